@@ -1,0 +1,101 @@
+"""``python -m psconform.reference_impl``: one task of the reference trainer, from ``TF_CONFIG``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from typing import NoReturn
+
+from psconform.layout import REDUCTIONS, UPDATES
+from psconform.probe import Probe
+
+_EXAMPLE = """\
+by hand, one task per shell, as with any TensorFlow program:
+
+  export CLUSTER='"cluster": {"ps": ["localhost:2220"], "worker": ["localhost:2221", "localhost:2222"]}'
+  TF_CONFIG="{$CLUSTER, \\"task\\": {\\"type\\": \\"ps\\", \\"index\\": 0}}"     python -m psconform.reference_impl
+  TF_CONFIG="{$CLUSTER, \\"task\\": {\\"type\\": \\"worker\\", \\"index\\": 0}}" python -m psconform.reference_impl
+  TF_CONFIG="{$CLUSTER, \\"task\\": {\\"type\\": \\"worker\\", \\"index\\": 1}}" python -m psconform.reference_impl
+
+Every task must be given the same options. `psconform run` does all this and judges the run.
+"""
+
+
+def _options(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m psconform.reference_impl",
+        description="One task of a minimal TensorFlow ps/worker trainer; cluster and task come from TF_CONFIG.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--update", choices=UPDATES, default="sync", help="full barrier, or applied on arrival")
+    parser.add_argument("--reduction", choices=REDUCTIONS, default="mean", help="of a sync round (default: mean)")
+    parser.add_argument("--steps", type=int, default=50, help="steps of each worker (under psconform, from its spec)")
+    parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
+    options = parser.parse_args(argv)
+    if options.steps < 1:
+        parser.error(f"--steps must be at least 1, got {options.steps}")
+    return options
+
+
+def _place() -> tuple[dict[str, list[str]], str, int]:
+    """Cluster, job and index from TF_CONFIG; SystemExit with one line if they are not there."""
+    try:
+        config = json.loads(os.environ["TF_CONFIG"])
+        cluster = {job: list(hosts) for job, hosts in config["cluster"].items()}
+        job, index = str(config["task"]["type"]), int(config["task"]["index"])
+        if job not in ("ps", "worker") or not 0 <= index < len(cluster[job]) or not cluster["ps"]:
+            raise ValueError(f"no task {job}:{index} in the jobs ps and worker of {cluster}")
+    except KeyError as error:
+        raise SystemExit(f"TF_CONFIG: lacks {error}; see --help for an example") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SystemExit(f"TF_CONFIG: {error}; see --help for an example") from None
+    return cluster, job, index
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Be one task until training is over, then end this process with status 0."""
+    options = _options(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    cluster, job, index = _place()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from .defects import WORKERS
+    from .shard import ShardConfig, tf1
+    from .trainer import serve
+
+    if options.defect not in WORKERS:
+        raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, WORKERS))}")
+    tf1.disable_eager_execution()
+    task, workers = f"{job}:{index}", len(cluster["worker"])
+    if os.environ.get("PSCONFORM_SPEC"):
+        probe = Probe.from_env(task)
+    else:
+        probe = Probe.detached(workers=workers, steps=options.steps, task=task)
+    config = ShardConfig(
+        slots=probe.slots,
+        workers=workers,
+        update=options.update,
+        reduction=options.reduction,
+        steps=probe.steps,
+        seed=probe.seed,
+    )
+    if job == "ps":
+        logging.info("%s serves on %s", task, cluster[job][index])
+        serve(cluster, index, config)
+        probe.close()
+    else:
+        worker = WORKERS[options.defect](cluster, probe, config)
+        worker.train()
+        logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
+    logging.info("%s ends", task)
+    logging.shutdown()
+    # Without closing sessions and servers: closing one sends a last call to every ps, and waits for good for the
+    # answer of one that has ended already (3 of 20 runs with 3 ps hung so).
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""psconform from Python: ``psconform.judge(...) -> Run``."""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from .report.text import explain, table
+from .runner.execute import Notify
+from .runner.plan import Plan, make_plan
+from .runner.session import Session
+from .runner.verdicts import Judged, judge_folder, store
+from .verdict import Verdict
+
+
+class Run:
+    """One judged run: its folder, its verdicts, and what they mean."""
+
+    def __init__(self, judged: Judged) -> None:
+        self._judged = judged
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; ``psconform check FOLDER`` judges it again."""
+        return self._judged.folder
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Verdicts by the name of the guarantee, such as ``S1``."""
+        return {verdict.guarantee: verdict for verdict in self._judged.verdicts}
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """Names of the guarantees that did not hold."""
+        return tuple(v.guarantee for v in self._judged.verdicts if v.status == "violated")
+
+    @property
+    def valid(self) -> bool:
+        """Every claimed guarantee that this workload can show held."""
+        return self._judged.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """What ``psconform run`` would exit with: 0, 1 or 2."""
+        return self._judged.exit_code
+
+    @property
+    def repeat(self) -> str:
+        """The command line that runs the same again."""
+        return self._judged.manifest.repeat
+
+    def text(self) -> Text:
+        """``explain`` with colours, for rich."""
+        return table(self._judged)
+
+    def explain(self) -> str:
+        """The table that ``psconform run`` prints, as plain text."""
+        return explain(self._judged)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of verdicts.json."""
+        return self._judged.as_dict()
+
+    def __repr__(self) -> str:
+        state = "valid" if self.valid else f"violated {', '.join(self.violated)}" if self.violated else "unknown"
+        return f"<Run {self.folder}: {state}>"
+
+
+@cache
+def default_session() -> Session:
+    """The session behind ``judge``: its warm processes live as long as this one."""
+    session = Session()
+    atexit.register(session.close)
+    return session
+
+
+def judge(
+    target: str | Path = "reference",
+    *,
+    layout: str = "default",
+    update: str = "sync",
+    reduction: str = "mean",
+    workload: str = "ledger",
+    steps: int = 50,
+    seed: int = 0,
+    reads: int = 1,
+    read_every: int = 1,
+    defect: str = "",
+    out: str | Path | None = None,
+    patience_s: float = 60.0,
+    session: Session | None = None,
+    notify: Notify = lambda _: None,
+) -> Run:
+    """Run a target once on a real cluster and judge it.
+
+    Args:
+        target: ``reference``, or the path of a target.toml.
+        layout: ``ps=2,worker=3`` or a name from ``psconform list layouts``.
+        update: ``sync`` or ``async``.
+        reduction: ``mean`` or ``sum``, of a sync round.
+        workload: ``ledger``.
+        steps: steps of each worker.
+        seed: of everything that is drawn.
+        reads: reads before each gradient.
+        read_every: async only: read every so many steps.
+        defect: a seeded defect of the reference trainer.
+        out: the run folder, new or empty; by default a temporary one, which is yours to delete.
+        patience_s: seconds without any event after which the run is stopped as stalled.
+        session: keeps warm processes between runs; by default one per Python process.
+        notify: called with a ``Progress`` about twenty times a second.
+
+    Raises:
+        BadInput: an option, a target file or an update rule that cannot be judged.
+        PsconformError: the cluster could not be started.
+    """
+    plan = make_plan(
+        str(target),
+        out=Path(out or "."),
+        layout=layout,
+        update=update,
+        reduction=reduction,
+        workload=workload,
+        steps=steps,
+        seed=seed,
+        reads=reads,
+        read_every=read_every,
+        defect=defect,
+        patience_s=patience_s,
+    )
+    if out is None:
+        plan = replace(plan, out=Path(tempfile.mkdtemp(prefix="psconform-")))
+    try:
+        return run_plan(plan, session=session or default_session(), notify=notify)
+    except BaseException:
+        if out is None and not any(plan.out.iterdir()):
+            plan.out.rmdir()
+        raise
+
+
+def run_plan(plan: Plan, *, session: Session, notify: Notify = lambda _: None) -> Run:
+    """Run a plan, judge it, store the verdicts. Raises as ``judge`` does."""
+    session.run(plan, notify=notify)
+    judged = judge_folder(plan.out)
+    store(judged)
+    return Run(judged)
+
+
+def check(folder: str | Path) -> Run:
+    """Judge a stored run again, offline.
+
+    Raises:
+        BadInput: not a run folder, or one that cannot be read; names file and line.
+    """
+    return Run(judge_folder(Path(folder)))

@@ -1,0 +1,69 @@
+"""I1, I2: one initialisation, and nothing before it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..history.model import History
+from ..verdict import Verdict, not_judged, valid, violated
+
+
+def one_initialisation(history: History) -> Verdict:
+    """I1: one initialisation per variable and cluster epoch, by the chief or by the ps; a joiner never re-initialises.
+
+    Every initialisation writes a fresh random nonce into each variable. All reads of all workers must show one and the
+    same nonce per variable; and of the tasks that record initialisations, no worker but the chief (worker:0) may be
+    one, and no variable may be initialised twice.
+
+    Assumes: the initialiser writes ``probe.initial()``; without a nonce in any read it is not judged.
+    """
+    lines, seen = [], _nonces(history)
+    if not any(seen):
+        return not_judged("needs the initialiser to write probe.initial()")
+    for variable, nonces in enumerate(seen):
+        if len(nonces) > 1:
+            reads = [f"{n:.0f} first by {who}" for n, who in nonces.items()]
+            lines.append(f"{history.variable(variable)} was read with {len(nonces)} nonces: {', '.join(reads)}")
+    tasks = [init.task for init in history.inits]
+    lines += [
+        f"{task} initialised, though it is not the chief" for task in tasks if task.job == "worker" and task.index
+    ]
+    written: dict[float, str] = {n: str(init.task) for init in history.inits for n in init.nonce}
+    total = sum(len(init.nonce) for init in history.inits)
+    if total > history.variables:
+        names = ", ".join(f"{init.task} ({len(init.nonce)})" for init in history.inits)
+        lines.append(f"{history.variables} variables were initialised {total} times: by {names}")
+    if written:
+        for variable, nonces in enumerate(seen):
+            for nonce, who in nonces.items():
+                if nonce not in written:
+                    lines.append(f"{who} read {history.variable(variable)} with nonce {nonce:.0f}, written by nobody")
+    return violated(lines) if lines else valid("one nonce per variable")
+
+
+def _nonces(history: History) -> list[dict[float, str]]:
+    """Per variable the nonces that reads show, with the first read of each; 0 (uninitialised) is left to I2."""
+    seen: list[dict[float, str]] = [{} for _ in range(history.variables)]
+    for worker, index in history.every_read():
+        for variable, nonce in enumerate(worker.reads.nonce[index].tolist()):
+            if nonce != 0 and np.isfinite(nonce):
+                seen[variable].setdefault(nonce, history.where(worker, index).rstrip(","))
+    return seen
+
+
+def nothing_before_ready(history: History) -> Verdict:
+    """I2: no read or apply before initialisation is complete.
+
+    A variable without a nonce (0) is not initialised: no read may show one. A gradient applied before its variable is
+    initialised is overwritten, and shows as lost (R1).
+
+    Assumes: the initialiser writes ``probe.initial()``; without a nonce in any read it is not judged.
+    """
+    if not any(_nonces(history)):
+        return not_judged("needs the initialiser to write probe.initial()")
+    lines = [
+        f"{history.where(worker, index)} read {history.variable(variable)} before it was initialised (nonce 0)"
+        for worker, index in history.every_read()
+        for variable in np.flatnonzero(worker.reads.nonce[index] == 0).tolist()
+    ]
+    return violated(lines) if lines else valid()

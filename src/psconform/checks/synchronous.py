@@ -1,0 +1,176 @@
+"""S1, S3, S4, S5: what a full barrier promises."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..verdict import Verdict, unknown, valid, violated
+
+
+def barrier(history: History) -> Verdict:
+    """S1: commit k is the reduction of exactly one gradient from each worker, computed at version k-1.
+
+    So a worker about to compute its gradient of step s must see every gradient of the steps before s exactly once and
+    none of step s or later; the final read must see all of them. Worked interleaving: worker:1 pushes step 7, the
+    server commits round 7 without waiting for worker:0, worker:1 reads for step 8 and lacks worker:0's step 7.
+
+    Assumes: workers number their steps alike; each step is read before it is pushed.
+    """
+    lines: list[str] = []
+    for worker in history.workers:
+        for index in range(len(worker.reads)):
+            lines += _off_barrier(history, worker, index)
+    return violated(lines) if lines else valid(f"{sum(len(w.reads) for w in history.workers)} reads")
+
+
+def _off_barrier(history: History, worker: Worker, index: int) -> list[str]:
+    reads = worker.reads
+    step = int(reads.step[index])
+    if step == history.steps and not reads.final[index]:
+        return []  # read after the last step while others still train: says nothing about a round
+    lines = []
+    where = history.where(worker, index)
+    for variable, peer in np.argwhere(reads.clock[index] != step).tolist():
+        clock = int(reads.clock[index][variable, peer])
+        which = history.gradient(peer, clock if clock < step else step)
+        word = "lacks" if clock < step else "already has"
+        lines.append(f"{where} read {history.variable(variable)}, which {word} {which}")
+    for (variable, peer, at), counts in reads.odd[index].items():
+        if at >= step:
+            continue  # counted above
+        most = max(counts)
+        word = "lacks" if most == 0 else f"has {most:.4g} times" if _several(most) else ""
+        if word:
+            lines.append(f"{where} read {history.variable(variable)}, which {word} {history.gradient(peer, at)}")
+    return lines
+
+
+def _several(count: float) -> bool:
+    """Two, three, ... times: not a weight, which is S5's business, but one gradient too many."""
+    return round(count) >= 2 and abs(count - round(count)) <= COUNT_TOLERANCE
+
+
+def one_contributor_set(history: History) -> Verdict:
+    """S3: commit k has the same contributors for every variable and shard.
+
+    Judged on the final reads: a gradient that one variable shows and another does not was dropped on one shard only.
+
+    Assumes: a final read. With one variable there is nothing to differ, and it holds.
+    """
+    if not history.finals:
+        return unknown(history.no_final)
+    applied = np.all(np.abs(history.final_counts) > 0.5, axis=-1)  # [F, V, W, K]
+    differs = np.any(applied, axis=1) != np.all(applied, axis=1)  # [F, W, K]
+    lines = []
+    for final, peer, step in np.argwhere(differs).tolist():
+        worker, index = history.finals[final]
+        has = [history.variable(v) for v in np.flatnonzero(applied[final, :, peer, step])]
+        lacks = [history.variable(v) for v in np.flatnonzero(~applied[final, :, peer, step])]
+        lines.append(
+            f"round {step}: {history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
+            f"({history.where(worker, index).rstrip(',')})"
+        )
+    return violated(_once(lines)) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
+
+
+def _once(lines: list[str]) -> list[str]:
+    """One witness per fact: the final reads of all workers tell the same."""
+    seen = {line.rsplit(" (", 1)[0]: line for line in reversed(lines)}
+    return list(reversed(seen.values()))
+
+
+def release_together(history: History) -> Verdict:
+    """S4: no read mixes versions of different rounds across shards; versions go up by one.
+
+    A read is mixed if one variable shows a gradient that another does not show yet but has in the end. Between reads
+    of successive steps a worker must see exactly that many rounds more. Version counters, where the target reports
+    them, must say the same; an early release that nobody reads is invisible.
+
+    Assumes: a final read, to tell late (this check) from lost (S1, S3, R1).
+    """
+    lines = []
+    for worker in history.workers:
+        reads = worker.reads
+        for index in range(len(reads)):
+            where = history.where(worker, index)
+            if reads.versions is not None and len(set(reads.versions[index].tolist())) > 1:
+                lines.append(f"{where} read the shards at versions {reads.versions[index].tolist()}")
+            for variable, peer, step in mixed_cells(history, worker, index)[:1]:
+                lines.append(
+                    f"{where} read {history.gradient(peer, step)}, in another variable but not yet in "
+                    f"{history.variable(variable)}"
+                )
+        lines += _rounds_up(history, worker)
+    if lines:
+        return violated(lines)
+    return valid() if history.finals else unknown(history.no_final)
+
+
+def mixed_cells(history: History, worker: Worker, index: int) -> list[tuple[int, int, int]]:
+    """(variable, worker, step) that a read lacks in this variable, shows in another, and that came in the end."""
+    reads = worker.reads
+    if not history.finals or (not reads.odd[index] and (reads.clock[index] == reads.clock[index][0]).all()):
+        return []
+    applied = (history.counts(reads, index) != 0).any(axis=-1)
+    late = applied.any(axis=0)[None] & ~applied & history.ever
+    return [(v, w, s) for v, w, s in np.argwhere(late).tolist()]
+
+
+def _rounds_up(history: History, worker: Worker) -> list[str]:
+    reads, lines = worker.reads, []
+    rounds = reads.clock.max(axis=(1, 2)) if history.variables else np.zeros(0, np.int64)
+    named = rounds if reads.versions is None else reads.versions.max(axis=1)
+    for index in range(1, len(reads)):
+        steps = int(reads.step[index] - reads.step[index - 1])
+        where = history.where(worker, index)
+        if named[index] - named[index - 1] != steps:
+            lines.append(
+                f"{where} came {steps} step(s) after version {named[index - 1]}, expected version "
+                f"{named[index - 1] + steps}"
+            )
+        elif rounds[index] - rounds[index - 1] != steps and history.ever[:, :, : reads.step[index]].all():
+            lines.append(
+                f"{where} shows {rounds[index]} rounds, {rounds[index - 1]} at the read before: expected "
+                f"{rounds[index - 1] + steps}"
+            )
+    return lines
+
+
+def reduction(history: History) -> Verdict:
+    """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1.
+
+    A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
+    of applications (whole numbers are duplicates, R1).
+
+    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold.
+    """
+    if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
+        return unknown("no read shows any gradient")
+    workers, lines = history.layout.workers, []
+    if history.scale != 1.0:
+        lines.append(
+            f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
+            f"{workers} workers{_guess(history)}"
+        )
+    for worker, index in history.every_read():
+        for (variable, peer, step), counts in worker.reads.odd[index].items():
+            for count in counts:
+                if np.isfinite(count) and abs(count - round(count)) > COUNT_TOLERANCE:
+                    lines.append(
+                        f"{history.where(worker, index)} read {history.variable(variable)} with "
+                        f"{history.gradient(peer, step)}, at {count:.4g} times its weight"
+                    )
+                    break
+    return violated(lines) if lines else valid()
+
+
+def _guess(history: History) -> str:
+    workers = history.layout.workers
+    declared_mean = history.layout.reduction == "mean"
+    weight = history.scale / workers if declared_mean else history.scale
+    if declared_mean and abs(weight - 1) < COUNT_TOLERANCE:
+        return ": a sum, not a mean"
+    if weight > 0 and abs(1 / weight - round(1 / weight)) < COUNT_TOLERANCE:
+        return f": a mean over {round(1 / weight)}" + ("" if declared_mean else ", not a sum")
+    return ""

@@ -1,0 +1,64 @@
+"""What a Target promises. A check judges the claimed level; a claim at its weakest level is judged by nobody."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from .errors import BadInput
+
+LEVELS: dict[str, tuple[str, ...]] = {
+    "delivery": ("none", "at-most-once", "at-least-once", "exactly-once"),
+    "barrier": ("none", "full"),
+    "staleness": ("unbounded",),
+    "read_atomicity": ("none", "per-variable", "per-shard", "snapshot"),
+    "reduction": ("none", "sum", "mean"),
+    "init": ("repeated", "once"),
+}
+"""Levels per dimension, weakest first. Others (r-of-n, SSP, recovery) come with their checks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """The claimed level in each dimension. ``str`` values from ``LEVELS``; raises BadInput for any other."""
+
+    delivery: str = "exactly-once"
+    barrier: str = "none"
+    staleness: str = "unbounded"
+    read_atomicity: str = "per-variable"
+    reduction: str = "none"
+    init: str = "once"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value not in LEVELS[field.name]:
+                raise BadInput(f"claims.{field.name}", "unknown level", value=value, choices=LEVELS[field.name])
+
+    @classmethod
+    def from_dict(cls, levels: dict[str, str], *, place: str = "claims") -> Claims:
+        """Build from a mapping, naming ``place`` in errors; raises BadInput."""
+        for name in levels:
+            if name not in LEVELS:
+                raise BadInput(place, "unknown dimension", value=name, choices=LEVELS)
+        try:
+            return cls(**levels)
+        except BadInput as error:
+            where = f"{place}.{error.place.removeprefix('claims.')}"
+            raise BadInput(where, error.problem, value=error.value, choices=error.choices) from None
+
+    def level(self, dimension: str) -> str:
+        """The claimed level of one dimension."""
+        return str(getattr(self, dimension))
+
+    def as_dict(self) -> dict[str, str]:
+        """All levels by dimension, for the manifest."""
+        return asdict(self)
+
+
+SYNC = Claims(barrier="full", read_atomicity="snapshot", reduction="mean")
+"""What synchronous training with a full barrier usually promises."""
+
+ASYNC = Claims(read_atomicity="per-shard")
+"""What asynchronous training usually promises: exactly once, on arrival, no bound on staleness."""
+
+DEFAULTS = {"sync": SYNC, "async": ASYNC}

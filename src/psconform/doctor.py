@@ -1,0 +1,94 @@
+"""What this machine has for psconform, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part: whether it was found, its version, what it is for, and what to do if it is missing."""
+
+    name: str
+    found: bool
+    version: str
+    needed_for: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, str | bool]:
+        """For ``doctor --json``."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look for Python, TensorFlow, Docker, Toxiproxy and GPUs; starts nothing, imports nothing heavy."""
+    return [_python(), _tensorflow(), _docker(), _toxiproxy(), _gpus()]
+
+
+def _python() -> Finding:
+    return Finding("python", True, platform.python_version(), "everything")
+
+
+def _tensorflow() -> Finding:
+    purpose = "the reference trainer"
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return Finding("tensorflow", True, f"{metadata.version(name)} ({name})", purpose)
+        except metadata.PackageNotFoundError:
+            continue
+    return Finding("tensorflow", False, "", purpose, "python3 -m pip install 'psconform[tensorflow]'")
+
+
+def _docker() -> Finding:
+    purpose = "clusters in containers (not needed for local processes)"
+    client = shutil.which("docker")
+    if client is None:
+        return Finding("docker", False, "", purpose, "install Docker Engine (Debian: apt-get install docker.io)")
+    version = _output([client, "version", "--format", "{{.Server.Version}}"])
+    if not version:
+        return Finding("docker", False, "", purpose, "the client is there, no engine answers: start dockerd")
+    return Finding("docker", True, version, purpose)
+
+
+def _toxiproxy() -> Finding:
+    purpose = "network faults (not needed for the conformance suite)"
+    url = os.environ.get("TOXIPROXY_URL")
+    if url:
+        try:
+            with urllib.request.urlopen(f"{url.rstrip('/')}/version", timeout=3) as answer:
+                return Finding("toxiproxy", True, f"{answer.read(200).decode(errors='replace')} at {url}", purpose)
+        except (OSError, ValueError, urllib.error.URLError):
+            return Finding("toxiproxy", False, "", purpose, f"TOXIPROXY_URL is {url}, but nothing answers there")
+    server = shutil.which("toxiproxy-server")
+    if server:
+        return Finding("toxiproxy", True, _output([server, "-version"]) or server, purpose)
+    advice = "go install github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0 and put it on PATH as toxiproxy-server"
+    return Finding("toxiproxy", False, "", purpose, advice)
+
+
+def _gpus() -> Finding:
+    purpose = "GPU layouts"
+    tool = shutil.which("nvidia-smi")
+    names = _output([tool, "--query-gpu=name", "--format=csv,noheader"]) if tool else ""
+    if names:
+        return Finding("gpus", True, ", ".join(names.splitlines()), purpose)
+    devices = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    if devices:
+        return Finding("gpus", False, "", purpose, f"{', '.join(devices)} are there, but nvidia-smi does not answer")
+    return Finding("gpus", False, "", purpose, "none on this machine, or its driver is not installed")
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""Event files -> History: reading, checking and indexing what a run recorded."""

@@ -1,0 +1,233 @@
+"""The events of one worker -> Worker: clocks, odd cells, pushes and what became of them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from ..errors import Malformed
+from ..layout import Task
+from ..probe import LedgerDecoder
+from .events import Ack, Number, Read
+from .events import Push as PushEvent
+from .manifest import Manifest
+from .model import Cell, Odd, Push, Reads, Worker
+from .reader import EventFile
+
+Change = tuple[int, int, int, Number | None, Number | None]
+
+
+def decode_worker(
+    file: EventFile, *, task: Task, folder: Path, manifest: Manifest
+) -> tuple[Worker, tuple[int, ...] | None]:
+    """Index one worker's events; also returns the ps of each variable where the target told it.
+
+    Raises:
+        Malformed: an event does not fit the layout or the workload; names file and line.
+    """
+    decoder = _ReadDecoder(file, folder=folder, manifest=manifest)
+    pushes: dict[int, list[PushEvent]] = {}
+    acks: dict[int, list[Ack]] = {}
+    latest: dict[int, int] = {}
+    acked: list[int] = []
+    steps = manifest.workload.steps
+    for event in file.events:
+        if isinstance(event, Read):
+            decoder.add(event, acknowledged=len(acked))
+        elif isinstance(event, PushEvent | Ack):
+            if event.step >= steps:
+                raise Malformed(file.path, f"step {event.step} of {steps}", line=event.seq + 1)
+            if isinstance(event, PushEvent):
+                latest.setdefault(event.step, decoder.count - 1)
+                if event.attempt != len(pushes.setdefault(event.step, [])):
+                    problem = f"attempt {event.attempt} of step {event.step} is out of order"
+                    raise Malformed(file.path, problem, line=event.seq + 1)
+                pushes[event.step].append(event)
+            else:
+                if all(push.attempt != event.attempt for push in pushes.get(event.step, ())):
+                    raise Malformed(file.path, f"acknowledges step {event.step}, never pushed", line=event.seq + 1)
+                if any(ack.attempt == event.attempt for ack in acks.get(event.step, ())):
+                    raise Malformed(file.path, f"acknowledges step {event.step} twice", line=event.seq + 1)
+                acks.setdefault(event.step, []).append(event)
+                if event.outcome == "ok":
+                    acked.append(event.step)
+    merged = tuple(_push(step, attempts, acks.get(step, []), latest[step]) for step, attempts in pushes.items())
+    return Worker(task.index, decoder.reads(), merged, tuple(acked)), decoder.shards
+
+
+def _push(step: int, attempts: list[PushEvent], acks: list[Ack], read: int) -> Push:
+    outcomes = Counter(ack.outcome for ack in acks)
+    if outcomes["ok"]:
+        outcome = "ok"
+    else:
+        outcome = "failed" if outcomes["failed"] == len(attempts) else "unknown"
+    versions = next((ack.versions for ack in acks if ack.outcome == "ok" and ack.versions), None)
+    found = None if versions is None else tuple(versions)
+    return Push(step, len(attempts), outcome, outcomes["ok"], found, read)
+
+
+class _ReadDecoder:
+    """Collects the reads of one worker, of either encoding."""
+
+    def __init__(self, file: EventFile, *, folder: Path, manifest: Manifest) -> None:
+        self.file, self.layout = file, manifest.layout
+        self.steps, self.unit = manifest.workload.steps, float(manifest.workload.unit or 0)
+        self.shards: tuple[int, ...] | None = None
+        self.count = 0
+        self._vectors = folder / "vectors" / (file.path.stem + ".bin")
+        self._variables: int | None = None
+        self._raw: list[LedgerDecoder] = []
+        self._odd: dict[Cell, tuple[float, float]] = {}
+        self._shared: Odd = {}
+        self._nonce: list[float] = []
+        self._rows: list[tuple[int, bool, int]] = []
+        self._clocks: list[list[list[int]]] = []
+        self._nonces: list[list[float]] = []
+        self._versions: list[list[int]] = []
+        self._odds: list[Odd] = []
+
+    def add(self, event: Read, *, acknowledged: int) -> None:
+        """Take the next read."""
+        if (event.clock is None) == (event.raw is None):
+            self._fail(event, "must have exactly one of clock and raw")
+        if event.step > self.steps:
+            self._fail(event, f"step {event.step} of {self.steps}")
+        clock = self._compact(event) if event.clock is not None else self._from_raw(event)
+        if event.shards is not None:
+            if len(event.shards) != len(clock) or any(s >= self.layout.ps for s in event.shards):
+                self._fail(event, f"shards must name a ps of {self.layout.text} for each variable")
+            self.shards = tuple(event.shards)
+        if event.versions is not None:
+            if self._versions and len(event.versions) != len(self._versions[0]):
+                self._fail(event, "the number of versions changed")
+            self._versions.append(event.versions)
+        if event.vector is not None:
+            self._check_vector(event, clock)
+        settled = event.final and event.absent == []
+        self._rows.append((event.step, settled, acknowledged))
+        self._clocks.append(clock)
+        self._nonces.append(list(self._nonce))
+        self._odds.append(self._shared)
+        self.count += 1
+
+    def reads(self) -> Reads:
+        """All reads so far, as arrays."""
+        shape = (self.count, self._variables or 0, self.layout.workers)
+        versions = np.array(self._versions, np.int64) if self._versions else None
+        return Reads(
+            step=np.array([row[0] for row in self._rows], np.int64),
+            final=np.array([row[1] for row in self._rows], np.bool_),
+            after=np.array([row[2] for row in self._rows], np.int64),
+            clock=np.array(self._clocks, np.int64).reshape(shape),
+            nonce=np.array(self._nonces, np.float64).reshape(shape[:2]),
+            versions=versions if versions is not None and len(versions) == self.count else None,
+            odd=tuple(self._odds),
+        )
+
+    def _compact(self, event: Read) -> list[list[int]]:
+        clock = event.clock or []
+        self._same_variables(event, len(clock))
+        if any(len(row) != self.layout.workers or max(row) > self.steps for row in clock):
+            self._fail(event, f"clock must have {self.layout.workers} numbers up to {self.steps} per variable")
+        if event.nonce is not None:
+            if len(event.nonce) != len(clock):
+                self._fail(event, f"nonce must have {len(clock)} numbers")
+            self._nonce = [float(n) for n in event.nonce]
+        elif not self._nonce:
+            self._fail(event, "the first read must have a nonce")
+        self._take_odd(event, event.odd)
+        for variable, worker, step in self._odd:
+            if step >= clock[variable][worker]:
+                self._fail(event, f"odd cell {[variable, worker, step]} is not below the clock")
+        return clock
+
+    def _take_odd(self, event: Read, changes: Iterable[Change]) -> None:
+        changed = False
+        for variable, worker, step, head, tail in changes:
+            if not (variable < (self._variables or 0) and worker < self.layout.workers and step < self.steps):
+                self._fail(event, f"odd names no cell of this workload: {[variable, worker, step]}")
+            cell = (variable, worker, step)
+            if head is None or tail is None:
+                self._odd.pop(cell, None)
+            else:
+                self._odd[cell] = (-float(head) / self.unit, -float(tail) / self.unit)
+            changed = True
+        if changed:
+            self._shared = dict(self._odd)
+
+    def _from_raw(self, event: Read) -> list[list[int]]:
+        arrays = [self._floats(event, text) for text in event.raw or ()]
+        self._same_variables(event, len(arrays))
+        self._raw = self._raw or self._fresh(len(arrays))
+        changes: list[Change] = []
+        for index, (decoder, values) in enumerate(zip(self._raw, arrays, strict=True)):
+            for cell in decoder.update(values):
+                changes.append((index, *cell, *decoder.odd.get(cell, (None, None))))
+        self._nonce = [decoder.nonce for decoder in self._raw]
+        self._take_odd(event, changes)
+        return [list(decoder.clock) for decoder in self._raw]
+
+    def _floats(self, event: Read, text: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        try:
+            values = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+        except (binascii.Error, ValueError) as error:
+            self._fail(event, f"raw is not base64 of float32 ({error})")
+        if values.size != 2 * self.layout.workers * self.steps + 1:
+            self._fail(event, f"a raw variable has {values.size} values")
+        return values
+
+    def _check_vector(self, event: Read, clock: list[list[int]]) -> None:
+        """The full values in the side file must say the same as the compact read: two records, one truth."""
+        offset, length, crc = event.vector or (0, 0, 0)
+        size = 4 * (2 * self.layout.workers * self.steps + 1)
+        try:
+            with self._vectors.open("rb") as file:
+                file.seek(offset)
+                data = file.read(min(length, size * len(clock)))
+        except OSError as error:
+            raise Malformed(self._vectors, f"cannot be read ({error.strerror})") from None
+        if length != size * len(clock) or len(data) != length or zlib.crc32(data) != crc:
+            problem = f"bytes {offset} to {offset + length} do not fit the read in {self.file.path.name}"
+            raise Malformed(self._vectors, problem, hint=f"See line {event.seq + 1} there")
+        decoders = self._fresh(len(clock))
+        values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(clock), -1)
+        for index, decoder in enumerate(decoders):
+            decoder.update(values[index])
+            odd = {(index, *cell) for cell in decoder.odd}
+            if decoder.clock != clock[index] or odd != {cell for cell in self._odd if cell[0] == index}:
+                self._fail(event, f"clock and odd of variable {index} contradict the values in {self._vectors.name}")
+
+    def _fresh(self, count: int) -> list[LedgerDecoder]:
+        return [LedgerDecoder(workers=self.layout.workers, steps=self.steps, unit=self.unit) for _ in range(count)]
+
+    def _same_variables(self, event: Read, count: int) -> None:
+        if count == 0 or count != (self._variables or count):
+            self._fail(event, f"{count} variables, {self._variables} in the reads before")
+        self._variables = count
+
+    def _fail(self, event: Read, problem: str) -> NoReturn:
+        raise Malformed(self.file.path, f"read: {problem}", line=event.seq + 1)
+
+
+def whole_scale(workers: list[Worker]) -> float:
+    """The factor by which (nearly) every applied gradient is off, 1.0 if there is none.
+
+    Two thirds of the cells that show in the workers' last reads must share it, and at least two.
+    """
+    total, ratios = 0, Counter[float]()
+    for worker in workers:
+        if len(worker.reads):
+            odd = worker.reads.odd[-1]
+            total += int(worker.reads.clock[-1].sum()) - sum(pair == (0.0, 0.0) for pair in odd.values())
+            ratios.update(round(h, 4) for h, t in odd.values() if h == t and h != 0 and np.isfinite(h))
+    if not ratios:
+        return 1.0
+    ratio, count = ratios.most_common(1)[0]
+    return ratio if count >= 2 and 3 * count >= 2 * total else 1.0

@@ -1,0 +1,119 @@
+"""The event format, field by field; docs/events.md is generated from these classes.
+
+One JSON object per line, one file per task incarnation. The first event of a file is ``start`` and carries what holds
+for the whole file (schema, run, task, incarnation, boot); every event has ``seq`` (0, 1, 2 ...), ``mono_ns``
+(``CLOCK_MONOTONIC``, comparable under one boot id only), ``epoch`` if not 0, and ends in ``crc``: the CRC-32 of the
+line up to the comma before it, continued from the CRC of the line before (0 at the start of a file).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA = 1
+MAX_LINE = 64 * 2**20
+"""Bytes in one line beyond which a file is called malformed instead of being read."""
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+# A number, or the words nan, inf, -inf, for which JSON has no numbers.
+Number = float | Literal["nan", "inf", "-inf"]
+
+
+class Event(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Fields that every event has."""
+
+    seq: Annotated[Count, Meta(description="position in the file, from 0, without gaps")]
+    mono_ns: Annotated[Count, Meta(description="CLOCK_MONOTONIC in nanoseconds")]
+    epoch: Annotated[Count, Meta(description="cluster epoch; left out when 0")] = 0
+    crc: Annotated[str, Meta(description="chained CRC-32, 8 hex digits; always the last field")]
+
+
+class Start(Event, tag="start", frozen=True):
+    """First event of a file: a task has started."""
+
+    schema: Annotated[int, Meta(description="version of this format, 1")]
+    run: Annotated[str, Meta(description="id of the run, as in the manifest")]
+    task: Annotated[str, Meta(description="job:index; must match the file's name")]
+    incarnation: Annotated[Count, Meta(description="0, then 1 after the first restart, ...")]
+    boot: Annotated[str, Meta(description="boot id of the machine, or empty")]
+    pid: Annotated[int, Meta(description="process id")]
+
+
+class Init(Event, tag="init", frozen=True):
+    """This task wrote initial values into the servers."""
+
+    nonce: Annotated[list[Number], Meta(description="the nonce of each variable")]
+
+
+class Read(Event, tag="read", frozen=True):
+    """Parameters as a worker saw them. Compact (clock, odd, nonce) or raw; never both."""
+
+    step: Annotated[Count, Meta(description="the step whose gradient is computed next; in the final read, the steps")]
+    clock: Annotated[
+        list[list[Count]] | None,
+        Meta(description="per variable and worker: one more than the last step that left a trace"),
+    ] = None
+    odd: Annotated[
+        list[tuple[Count, Count, Count, Number | None, Number | None]],
+        Meta(
+            description="slots below the clock that do not hold -unit at head and tail, only those that changed since "
+            "the read before: [variable, worker, step, head, tail]; head and tail null if the slot fits again"
+        ),
+    ] = []
+    nonce: Annotated[list[Number] | None, Meta(description="nonce slot per variable, when it changed")] = None
+    raw: Annotated[list[str] | None, Meta(description="base64 of float32 little-endian, per variable")] = None
+    vector: Annotated[
+        tuple[Count, Count, Count] | None,
+        Meta(description="[offset, bytes, CRC-32] of the full values in vectors/, all variables in order, float32"),
+    ] = None
+    versions: Annotated[list[int] | None, Meta(description="version of each ps, if the target has one")] = None
+    shards: Annotated[list[Count] | None, Meta(description="ps of each variable, in the first read")] = None
+    final: Annotated[bool, Meta(description="read after every worker was done")] = False
+    absent: Annotated[
+        list[str] | None,
+        Meta(description="final read only: workers that were not done; null if nobody waited for them"),
+    ] = None
+
+
+class Push(Event, tag="push", frozen=True):
+    """A gradient is about to be sent."""
+
+    step: Annotated[Count, Meta(description="the worker's step")]
+    attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
+
+
+class Ack(Event, tag="ack", frozen=True):
+    """What the worker learnt of its push. A push without an ack is unknown, not failed."""
+
+    step: Annotated[Count, Meta(description="the worker's step")]
+    outcome: Annotated[
+        Literal["ok", "failed", "unknown"],
+        Meta(description="ok: accepted; failed: surely not applied; unknown: neither is known"),
+    ]
+    attempt: Annotated[Count, Meta(description="the attempt it answers")] = 0
+    versions: Annotated[list[int] | None, Meta(description="version of each ps right after it applied this")] = None
+
+
+class Done(Event, tag="done", frozen=True):
+    """This worker has its last acknowledgement; it waits for the others."""
+
+
+class End(Event, tag="end", frozen=True):
+    """Orderly end of the file."""
+
+    reason: Annotated[str, Meta(description="closed by the trainer, or atexit")]
+
+
+class Exit(Event, tag="exit", frozen=True):
+    """Written by psconform: a task's process ended."""
+
+    of: Annotated[str, Meta(description="the task, job:index")]
+    status: Annotated[int, Meta(description="exit status; minus the signal number if a signal ended it")]
+    stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
+
+
+AnyEvent = Start | Init | Read | Push | Ack | Done | End | Exit
+EVENTS = (Start, Init, Read, Push, Ack, Done, End, Exit)

@@ -1,0 +1,81 @@
+"""manifest.json: what was run, on what, with what; written when a run starts and again when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..claims import Claims
+from ..errors import BadInput, Malformed
+from ..layout import Layout
+
+SCHEMA = 1
+Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is trained. ``unit`` is the magnitude that one gradient, applied once, leaves in a slot."""
+
+    name: str = "ledger"
+    steps: int = 50
+    seed: int = 0
+    unit: float | None = None
+    scales: tuple[float, ...] = ()
+    reads: int = 1
+    read_every: int = 1
+
+
+class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Everything that ``psconform check`` needs besides the event files."""
+
+    run: str
+    created: str
+    target: str
+    source: str
+    layout: Layout
+    claims: Claims
+    workload: Workload
+    schema: int = SCHEMA
+    status: Status = "running"
+    reasons: list[str] = []
+    defect: str = ""
+    repeat: str = ""
+    versions: dict[str, str] = {}
+    platform: dict[str, str] = {}
+    times_s: dict[str, float] = {}
+
+    def write(self, folder: Path) -> None:
+        """Replace the manifest in one step, so that a crash leaves the old one or the new one."""
+        write_json(folder / "manifest.json", msgspec.to_builtins(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read it back.
+
+        Raises:
+            BadInput: ``folder`` is not a run folder.
+            Malformed: its manifest cannot be read.
+        """
+        path = folder / "manifest.json"
+        if not path.is_file():
+            raise BadInput(str(folder), "is not a run folder: it has no manifest.json")
+        try:
+            manifest = msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, BadInput, RecursionError) as error:
+            raise Malformed(path, f"not a manifest of schema {SCHEMA}: {error}") from None
+        if manifest.schema != SCHEMA:
+            raise Malformed(path, f"schema {manifest.schema}, this psconform reads {SCHEMA}")
+        if not 1 <= manifest.workload.steps <= 10**6:
+            raise Malformed(path, f"workload.steps must be between 1 and 1000000, got {manifest.workload.steps}")
+        return manifest
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file in one step (temporary file, then rename)."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,258 @@
+"""The keeper: a small process that starts tasks, reports their end, and kills them all when psconform is gone.
+
+Run as ``python -m psconform.launchers.keeper [MODULE ...]``; the modules are imported once, and tasks with an entry
+point are forked from this warm process (importing TensorFlow costs seconds, a fork milliseconds). Other tasks are
+started cold. Requests arrive as JSON lines on standard input, reports leave as JSON lines on standard output:
+
+    {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
+                                                              -> {"started": id, "pid": n} or {"failed": id, "why": ..}
+    {"signal": id, "number": n}                               (to the task's process group)
+    {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits
+                                                              -> {"exit": id, "status": n}
+
+Standard input is the lifeline: psconform holds its other end, so when it closes (exit, crash, SIGKILL) the keeper
+kills every descendant and ends. Should the keeper itself be killed, the kernel kills the tasks (PR_SET_PDEATHSIG).
+Standard library only: it must start in a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _prctl(option: int, value: int) -> None:
+    # Linux only; elsewhere the lifeline alone must do.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children of a process, from /proc; empty where there is no /proc."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{name}/children", encoding="ascii") as file:
+                found += [int(child) for child in file.read().split()]
+    return found
+
+
+class Keeper:
+    """State of the keeper: which process is which task."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, str] = {}  # pid -> id
+        self.deadline: float | None = None  # when stopping tasks are killed
+        self.stopping: set[str] = set()
+        self.buffer = b""
+
+    def report(self, **message: Any) -> None:
+        """Write one line to psconform; if it is gone, the lifeline will tell."""
+        with contextlib.suppress(OSError):
+            os.write(1, json.dumps(message).encode() + b"\n")
+
+    def start(self, request: dict[str, Any]) -> None:
+        """Fork a task; its exec error comes back through a pipe."""
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _become(request, writer)
+        os.close(writer)
+        why = b""
+        if not request["entry"]:  # closed by exec; an entry point has no exec to wait for
+            while chunk := os.read(reader, 4096):
+                why += chunk
+        os.close(reader)
+        if why:
+            os.waitpid(pid, 0)
+            self.report(failed=request["start"], why=why.decode(errors="replace"))
+            return
+        self.tasks[pid] = request["start"]
+        self.report(started=request["start"], pid=pid)
+
+    def stop(self, ids: list[str], grace: float) -> None:
+        """SIGTERM to the tasks; those still there after ``grace`` seconds are killed."""
+        self.stopping |= set(ids)
+        self.deadline = time.monotonic() + grace
+        self.signal_tasks(ids, signal.SIGTERM)
+        if not self.tasks:
+            kill_descendants()  # what tasks that ended by themselves have orphaned
+
+    def signal_tasks(self, ids: list[str], number: int) -> None:
+        """Signal the process groups of these tasks."""
+        for pid, task in self.tasks.items():
+            if task in ids:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, number)
+
+    def reap(self) -> None:
+        """Collect ended children; whatever they left behind in their process group goes with them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            task = self.tasks.pop(pid, None)
+            if task is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+                self.report(exit=task, status=os.waitstatus_to_exitcode(status))
+
+    def tick(self) -> None:
+        """Kill what outlived its grace."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.signal_tasks(list(self.stopping), signal.SIGKILL)
+            self.deadline = None
+
+    def serve(self, wake: int) -> None:
+        """Answer requests until the lifeline closes."""
+        while True:
+            wait = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+            ready, _, _ = select.select([0, wake], [], [], wait)
+            if wake in ready:
+                os.read(wake, 4096)
+            self.reap()
+            self.tick()
+            if 0 in ready:
+                data = os.read(0, 65536)
+                if not data:
+                    return
+                *lines, self.buffer = (self.buffer + data).split(b"\n")
+                for line in lines:
+                    self.answer(json.loads(line))
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Carry out one request."""
+        if "start" in request:
+            self.start(request)
+        elif "signal" in request:
+            self.signal_tasks([request["signal"]], request["number"])
+        elif "stop" in request:
+            self.stop(request["stop"], request["grace"])
+
+
+def kill_descendants() -> None:
+    """SIGKILL everything below this process. As a subreaper it inherits what tasks have orphaned, so none escapes."""
+    for _ in range(200):
+        victims = children_of(os.getpid())
+        if not victims:
+            return
+        for pid in victims:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            # grandchildren come to us once their parent is dead, and are found in the next round
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
+
+
+def _become(request: dict[str, Any], errors: int) -> NoReturn:
+    """In the child: turn into the task; never returns."""
+    try:
+        os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(request["cwd"])
+        if not request["entry"]:
+            os.set_inheritable(errors, False)
+            os.execvpe(request["argv"][0], request["argv"], request["env"])
+        os.closerange(3, errors)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        _call(request["entry"], request["argv"])
+    except BaseException as error:
+        if not request["entry"]:
+            os.write(errors, f"{type(error).__name__}: {error}".encode())
+    os._exit(127)
+
+
+def _call(entry: str, argv: list[str]) -> NoReturn:
+    import atexit
+    import random
+    import traceback
+
+    random.seed()  # or every fork would draw the same
+    status = 1
+    sys.argv = list(argv)
+    try:
+        module, _, function = entry.partition(":")
+        status = int(getattr(importlib.import_module(module), function)(argv[1:]) or 0)
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # os._exit skips them, and a probe closes its record there
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main(modules: list[str]) -> int:
+    """Import the modules, say ready, serve until the lifeline closes."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C is psconform's to handle; the lifeline ends the keeper
+    keeper = Keeper()
+    began = time.monotonic()
+    importing = threading.Event()
+    importing.set()
+    watch = threading.Thread(target=_watch_import, args=(importing,), daemon=True)
+    if modules:
+        watch.start()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except Exception as error:
+        keeper.report(broken=f"{type(error).__name__}: {error}")
+        return 1
+    importing.clear()
+    if modules:
+        watch.join()  # forks come from a keeper without threads of its own
+    wake, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    keeper.report(ready=True, import_s=round(time.monotonic() - began, 3))
+    try:
+        keeper.serve(wake)
+    finally:
+        kill_descendants()
+    return 0
+
+
+def _watch_import(importing: threading.Event) -> None:
+    """End at once if psconform goes away while a long import runs (nothing has been started yet)."""
+    poll = select.poll()
+    poll.register(0, 0)  # POLLHUP is always reported
+    while importing.is_set():
+        if any(flags & select.POLLHUP for _, flags in poll.poll(100)):
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

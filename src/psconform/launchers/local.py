@@ -1,0 +1,237 @@
+"""Local processes: psconform's side of the keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import PsconformError
+from ..layout import Command, Task
+
+OWNER = "PSCONFORM_OWNER"
+"""Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task's process ended; ``status`` is minus the signal number if a signal ended it."""
+
+    task: Task
+    status: int
+
+
+class LocalLauncher:
+    """Starts tasks as processes on this machine, under one keeper.
+
+    Args:
+        preload: modules that the keeper imports once; tasks with an entry point are forked from it. None: tasks are
+            started cold, by their argv.
+
+    Raises:
+        PsconformError: the keeper cannot start (a module to preload is missing).
+    """
+
+    def __init__(self, *, preload: tuple[str, ...] | None = None) -> None:
+        self.warm = preload is not None
+        began = time.monotonic()
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "psconform.launchers.keeper", *(preload or ())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, OWNER: owner_mark()},
+            start_new_session=True,
+        )
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._started: dict[str, int] = {}
+        self._running: dict[str, Task] = {}
+        self._locks: list[socket.socket] = []
+        ready = self._expect("ready", timeout=120.0)
+        self.import_s, self.ready_s = float(ready["import_s"]), time.monotonic() - began
+        self._generation = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def start(self, task: Task, command: Command, *, env: Mapping[str, str], log: Path) -> int:
+        """Start one task; returns its process id. Raises PsconformError if it cannot be executed."""
+        key = f"{self._generation}/{task}"
+        forked = self.warm and bool(command.entry)
+        environment = {**os.environ, **dict(command.env), **env, OWNER: owner_mark()}
+        self._send(
+            start=key,
+            argv=list(command.argv[2:] if forked else command.argv),
+            entry=command.entry if forked else "",
+            env=environment,
+            log=str(log),
+            cwd=str(log.parent),
+        )
+        self._running[key] = task
+        while key not in self._started:
+            report = self._reports.get()
+            if report.get("failed") == key:
+                del self._running[key]
+                raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
+            self._take(report)
+            self._check_alive(report)
+        return self._started[key]
+
+    def poll(self, timeout: float) -> list[Ended]:
+        """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
+        ended = []
+        with contextlib.suppress(queue.Empty):
+            report = self._reports.get(timeout=timeout)
+            while True:
+                self._check_alive(report)
+                if (one := self._take(report)) is not None:
+                    ended.append(one)
+                report = self._reports.get_nowait()
+        return ended
+
+    @property
+    def running(self) -> tuple[Task, ...]:
+        """Tasks that have not ended."""
+        return tuple(self._running.values())
+
+    def signal(self, task: Task, number: int) -> None:
+        """Send a signal to a task's process group."""
+        self._send(signal=f"{self._generation}/{task}", number=number)
+
+    def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
+        """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""
+        ended: list[Ended] = []
+        self._send(stop=list(self._running), grace=grace)
+        deadline = time.monotonic() + grace + 10.0
+        while self._running:
+            ended += self.poll(0.5)
+            if time.monotonic() > deadline:
+                raise PsconformError(f"tasks could not be ended: {', '.join(map(str, self._running.values()))}")
+        self._generation += 1
+        self._started.clear()
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+        return ended
+
+    def address(self, dialler: Task | None, listener: Task) -> str:
+        """A fresh ``host:port`` for ``listener``; on this launcher every dialler uses the same one.
+
+        The port lies below the range from which the kernel takes ports for outgoing connections, and is marked as
+        taken by an abstract socket that dies with psconform, so that two runs never pick the same.
+        """
+        del dialler, listener
+        low = _ephemeral_low()
+        high = low if low > 12000 else 60000  # an unusual kernel setting: then a collision is possible, if unlikely
+        for _ in range(2000):
+            port = 10000 + int.from_bytes(os.urandom(4), "little") % (high - 10000)
+            lock = _claim(port)
+            if lock is not None:
+                self._locks.append(lock)
+                return f"127.0.0.1:{port}"
+        raise PsconformError(f"no free port between 10000 and {high}")
+
+    def close(self) -> None:
+        """Stop the tasks and the keeper."""
+        with contextlib.suppress(PsconformError, OSError):
+            if self._keeper.poll() is None and self._running:
+                self.stop_all()
+        if self._keeper.stdin:
+            with contextlib.suppress(OSError):
+                self._keeper.stdin.close()
+        try:
+            self._keeper.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        self._reader.join()
+        if self._keeper.stdout:
+            self._keeper.stdout.close()
+        for lock in self._locks:
+            lock.close()
+
+    def _send(self, **request: Any) -> None:
+        assert self._keeper.stdin is not None
+        try:
+            self._keeper.stdin.write(json.dumps(request).encode() + b"\n")
+            self._keeper.stdin.flush()
+        except OSError as error:
+            raise PsconformError(f"the keeper of the tasks is gone ({error})") from None
+
+    def _read(self) -> None:
+        assert self._keeper.stdout is not None
+        for line in self._keeper.stdout:
+            with contextlib.suppress(ValueError):  # a task's stray output is no report
+                self._reports.put(json.loads(line))
+        self._reports.put({"closed": True})
+
+    def _take(self, report: dict[str, Any]) -> Ended | None:
+        if "started" in report:
+            self._started[report["started"]] = int(report["pid"])
+        elif "exit" in report and (task := self._running.pop(report["exit"], None)) is not None:
+            return Ended(task, int(report["status"]))
+        return None
+
+    def _expect(self, key: str, *, timeout: float) -> dict[str, Any]:
+        try:
+            report = self._reports.get(timeout=timeout)
+        except queue.Empty:
+            self._keeper.kill()
+            raise PsconformError(f"the keeper of the tasks was not ready within {timeout:.0f} s") from None
+        if "broken" in report:
+            raise PsconformError(f"cannot import what the target needs: {report['broken']}")
+        self._check_alive(report)
+        return report
+
+    def _check_alive(self, report: dict[str, Any]) -> None:
+        if report.get("closed"):
+            self._running.clear()
+            raise PsconformError("the keeper of the tasks ended, and with it all tasks")
+
+
+def owner_mark() -> str:
+    """``pid:start time`` of this process: unlike a pid alone, never true of a later process."""
+    return f"{os.getpid()}:{process_start(os.getpid())}"
+
+
+def process_start(pid: int) -> str:
+    """Start time of a process in clock ticks since boot, empty if it is gone or /proc is missing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _ephemeral_low() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
+
+
+def _claim(port: int) -> socket.socket | None:
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if sys.platform == "linux":
+            lock.bind(f"\0psconform-port-{port}")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        lock.close()
+        return None
+    return lock

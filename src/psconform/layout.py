@@ -1,0 +1,115 @@
+"""The shape of a cluster, in TensorFlow's words: jobs, tasks, update mode, reduction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import BadInput
+
+UPDATES = ("sync", "async")
+REDUCTIONS = ("mean", "sum")
+MAX_TASKS = 64
+"""Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
+
+NAMED = {
+    "small": "ps=1,worker=2",
+    "default": "ps=2,worker=3",
+    "wide": "ps=3,worker=4",
+    "single": "ps=1,worker=1",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One member of the cluster, ``job:index``."""
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    @property
+    def slug(self) -> str:
+        """The task's name in file names, ``job-index``."""
+        return f"{self.job}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str, *, place: str = "task") -> Task:
+        """Read ``job:index``; raises BadInput."""
+        match = re.fullmatch(r"([a-z][a-z_]*):(\d{1,4})", text)
+        if match is None:
+            raise BadInput(place, "must be job:index, such as worker:0", value=text)
+        return cls(match[1], int(match[2]))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Number of tasks per job, and how their gradients are put together.
+
+    ``update`` is ``sync`` (a round takes one gradient from each worker) or ``async`` (each gradient is applied on
+    arrival); ``reduction`` is what a sync round does with its gradients and has no meaning in async.
+    """
+
+    ps: int = 2
+    workers: int = 3
+    update: str = "sync"
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        for job, count in (("ps", self.ps), ("worker", self.workers)):
+            if not 1 <= count <= MAX_TASKS:
+                raise BadInput("layout", f"{job} must be between 1 and {MAX_TASKS}", value=count)
+        if self.update not in UPDATES:
+            raise BadInput("update", "unknown update mode", value=self.update, choices=UPDATES)
+        if self.reduction not in REDUCTIONS:
+            raise BadInput("reduction", "unknown reduction", value=self.reduction, choices=REDUCTIONS)
+
+    @classmethod
+    def parse(cls, text: str, *, update: str = "sync", reduction: str = "mean") -> Layout:
+        """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
+        counts: dict[str, int] = {}
+        spelled = NAMED.get(text.strip(), text)
+        for part in spelled.split(","):
+            match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,6})\s*", part)
+            if match is None:
+                hint = f"Write ps=2,worker=3 or one of: {', '.join(NAMED)}"
+                raise BadInput("--layout", "cannot read", value=text, hint=hint)
+            if match[1] not in ("ps", "worker"):
+                raise BadInput("--layout", "unknown job", value=match[1], choices=("ps", "worker"))
+            if match[1] in counts:
+                raise BadInput("--layout", f"names {match[1]} twice", value=text)
+            counts[match[1]] = int(match[2])
+        for job in ("ps", "worker"):
+            if job not in counts:
+                raise BadInput("--layout", f"lacks the job {job}", value=text, hint="Write ps=2,worker=3")
+        return cls(ps=counts["ps"], workers=counts["worker"], update=update, reduction=reduction)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks, parameter servers first."""
+        return tuple(Task("ps", i) for i in range(self.ps)) + self.worker_tasks
+
+    @property
+    def worker_tasks(self) -> tuple[Task, ...]:
+        """The workers; ``worker:0`` is the chief."""
+        return tuple(Task("worker", i) for i in range(self.workers))
+
+    @property
+    def text(self) -> str:
+        """The spelling that ``--layout`` takes."""
+        return f"ps={self.ps},worker={self.workers}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to start one task: an ordinary command line, or an entry point that a warm process can fork into.
+
+    With an ``entry`` (``package.module:function``) ``argv`` has the form ``python -m MODULE ARGS``; the function is
+    called with ARGS and returns the exit status. A launcher that cannot fork starts ``argv``, with the same effect.
+    """
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    entry: str = ""

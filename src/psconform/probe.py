@@ -1,0 +1,352 @@
+"""The probe: what a trainer of any kind adds to its loop so that psconform can judge it.
+
+One file, standard library and numpy only. A training loop of worker ``w``::
+
+    probe = Probe.from_env()                              # PSCONFORM_SPEC and PSCONFORM_TASK, set by psconform
+    values = probe.initial()                              # whoever initialises: one call per variable, then
+    probe.initialised([values])                           # ... say that this task has initialised them
+    for step in range(probe.steps):
+        probe.read(pull(), versions=None)                 # one array per variable, as this worker sees them
+        gradient = probe.gradient(step)                   # float32[slots], the same for every variable
+        probe.push(step)
+        send(gradient)
+        probe.ack(step, "ok", versions=None)              # ok: it said yes. failed: it said no. unknown: neither
+    probe.wait_for_all()                                  # every worker has got its last acknowledgement
+    probe.read(pull(), final=True)
+    probe.close()
+
+The **ledger** workload: the loss is ``<theta, x>``, its gradient is ``x`` whatever ``theta`` is, and ``x`` is zero but
+for one slot per (worker, step), at the head and again at the tail of each variable::
+
+    theta = [ (0,0) (0,1) .. (W-1,K-1) | nonce | (0,0) (0,1) .. (W-1,K-1) ]      float32[2*W*K + 1]
+
+Plain SGD turns that into a ledger: slot (w, s) holds minus the number of times that gradient was applied, times
+``UNIT`` x learning rate x weight. docs/events.md describes the files field by field.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA = 1
+UNIT = 840.0
+"""Gradient magnitude: divisible by 1 to 8, so that the mean over up to 8 workers is exact in float32."""
+TOLERANCE = 1e-5
+"""Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
+OUTCOMES = ("ok", "failed", "unknown")
+
+Vector = NDArray[np.float32]
+
+
+class LedgerDecoder:
+    """Turns successive reads of one variable into a clock per worker and the slots that do not fit it.
+
+    ``clock[w]`` is one more than the last step of worker w of which the variable shows a trace. Below the clock a slot
+    should hold ``-unit`` at head and tail; a slot that does not is *odd*: ``odd[(w, s)] = (head, tail)``. Only what
+    changed since the last read is looked at.
+    """
+
+    def __init__(self, *, workers: int, steps: int, unit: float) -> None:
+        self.workers, self.steps, self.unit = workers, steps, unit
+        self.cells = workers * steps
+        self.clock = [0] * workers
+        self.odd: dict[tuple[int, int], tuple[float, float]] = {}
+        self.nonce = 0.0
+        self._bits: NDArray[np.int32] = np.zeros(2 * self.cells + 1, np.int32)
+
+    def update(self, values: Vector) -> list[tuple[int, int]]:
+        """Take float32[2*W*K + 1]; returns the (worker, step) whose oddness changed."""
+        bits = values.view(np.int32)  # bitwise, so that NaN equals itself
+        changed: list[int] = np.flatnonzero(bits != self._bits).tolist()
+        if not changed:
+            return []
+        self._bits = bits.copy()
+        rows: dict[int, list[int]] = {}
+        for index in changed:
+            if index == self.cells:
+                self.nonce = float(values[index])
+                continue
+            worker, step = divmod(index if index < self.cells else index - self.cells - 1, self.steps)
+            rows.setdefault(worker, []).append(step)
+        touched: list[tuple[int, int]] = []
+        for worker, steps in rows.items():
+            touched += self._row(values, worker, steps)
+        return touched
+
+    def _row(self, values: Vector, worker: int, steps: list[int]) -> list[tuple[int, int]]:
+        start = self.clock[worker]
+        first, tail = worker * self.steps, self.cells + 1 + worker * self.steps
+        if len(steps) == 2 and steps[0] == steps[1] == start:  # the healthy case: the next gradient, head and tail
+            limit = self.unit * TOLERANCE
+            if abs(values[first + start] + self.unit) <= limit and abs(values[tail + start] + self.unit) <= limit:
+                self.clock[worker] = start + 1
+                return []
+        heads, tails = values[first : first + self.steps], values[tail : tail + self.steps]
+        nonzero = np.flatnonzero((heads != 0) | (tails != 0))
+        clock = int(nonzero[-1]) + 1 if nonzero.size else 0
+        with np.errstate(invalid="ignore"):
+            fits = (np.abs(heads + self.unit) <= self.unit * TOLERANCE) & (
+                np.abs(tails + self.unit) <= self.unit * TOLERANCE
+            )
+        now = {(worker, int(s)): (float(heads[s]), float(tails[s])) for s in np.flatnonzero(~fits[:clock])}
+        before = {cell: pair for cell, pair in self.odd.items() if cell[0] == worker}
+        # repr, because NaN differs from itself
+        touched = [cell for cell in now.keys() | before.keys() if repr(now.get(cell)) != repr(before.get(cell))]
+        for cell in before:
+            del self.odd[cell]
+        self.odd.update(now)
+        self.clock[worker] = clock
+        return sorted(touched)
+
+
+class EventLog:
+    """Append-only JSONL file of one task: one ``write`` per event, each line's CRC chained to the one before."""
+
+    def __init__(self, path: Path, **start: Any) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
+        self._seq = self._crc = 0
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        boot_id = boot.read_text().strip() if boot.exists() else ""
+        self.write("start", schema=SCHEMA, **start, boot=boot_id, pid=os.getpid())
+
+    @property
+    def closed(self) -> bool:
+        """Nothing can be written any more."""
+        return self._fd < 0
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one event; does nothing once closed."""
+        if self._fd < 0:
+            return
+        event = {"kind": kind, "seq": self._seq, "mono_ns": time.monotonic_ns(), **fields}
+        body = json.dumps(event, separators=(",", ":"))[:-1].encode()
+        self._crc = zlib.crc32(body, self._crc)  # chained: a line lost, moved or changed breaks every later one
+        os.write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
+        self._seq += 1
+
+    def close(self, *, reason: str = "closed") -> None:
+        """Write the end event; later calls do nothing."""
+        if self._fd >= 0:
+            self.write("end", reason=reason)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Probe:
+    """Gives a worker its gradients and records what it read, pushed and got acknowledged.
+
+    Every event is one ``write`` of one line to ``events/JOB-INDEX.jsonl`` in the run folder, so that SIGKILL costs at
+    most the last line. Not thread-safe: one probe per task, used by one thread.
+    """
+
+    def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
+        self.task, self.epoch = task, 0
+        self.workers, self.steps = int(spec["workers"]), int(spec["steps"])
+        self.unit: float | None = spec.get("unit")
+        self.reads, self.read_every = int(spec.get("reads", 1)), int(spec.get("read_every", 1))
+        self.seed = int(spec.get("seed", 0))
+        self.slots = 2 * self.workers * self.steps + 1
+        job, _, index = task.partition(":")
+        self.job, self.index = job, int(index or 0)
+        self._scales: list[float] = list(spec.get("scales", ()))
+        self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
+        self._decoders: list[LedgerDecoder] = []
+        self._reads_done = self._vector_at = self._next_step = 0
+        self._absent: list[str] | None = None
+        self._nonces: list[float] | None = None
+        self._folder = Path(folder) if folder else None
+        self._name = f"{job}-{self.index}" + (f".{incarnation}" if incarnation else "")
+        self._vectors = -1
+        self._log: EventLog | None = None
+        if self._folder is not None:
+            path = self._folder / "events" / f"{self._name}.jsonl"
+            self._log = EventLog(path, run=spec["run"], task=task, incarnation=incarnation)
+            atexit.register(self.close, reason="atexit")
+
+    @classmethod
+    def from_env(cls, task: str | None = None) -> Probe:
+        """The probe of this process, from ``PSCONFORM_SPEC`` and ``PSCONFORM_TASK``; raises RuntimeError without."""
+        path = os.environ.get("PSCONFORM_SPEC")
+        task = task or os.environ.get("PSCONFORM_TASK")
+        if not path or not task:
+            raise RuntimeError("PSCONFORM_SPEC and PSCONFORM_TASK are not set: start this through `psconform run`")
+        spec = json.loads(Path(path).read_text(encoding="utf-8"))
+        incarnation = int(os.environ.get("PSCONFORM_INCARNATION", "0"))
+        return cls(spec, task=task, incarnation=incarnation, folder=str(Path(path).parent))
+
+    @classmethod
+    def detached(cls, *, workers: int, steps: int, task: str = "worker:0") -> Probe:
+        """A probe that gives gradients and records nothing, for a trainer started by hand."""
+        return cls({"workers": workers, "steps": steps, "unit": None, "run": ""}, task=task)
+
+    def initial(self) -> Vector:
+        """Initial values for one variable: float32[slots], zero but for a random nonce that marks who initialised."""
+        values = np.zeros(self.slots, np.float32)
+        values[self.workers * self.steps] = 1 + int.from_bytes(os.urandom(4), "little") % (1 << 20)
+        return values
+
+    def initialised(self, variables: Sequence[Vector]) -> None:
+        """Record that this task has written these initial values, one array per variable, into the servers."""
+        self._event("init", nonce=[_number(float(v[self.workers * self.steps])) for v in variables])
+
+    def gradient(self, step: int) -> Vector:
+        """The gradient of this worker at ``step``, float32[slots], to be pushed to every variable."""
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
+        gradient = np.zeros(self.slots, np.float32)
+        cell = self.index * self.steps + step
+        magnitude = UNIT * (self._scales[step] if step < len(self._scales) else 1.0)
+        gradient[cell] = gradient[self.workers * self.steps + 1 + cell] = magnitude
+        return gradient
+
+    def read(
+        self,
+        values: Sequence[Any],
+        versions: Sequence[int] | None = None,
+        *,
+        step: int | None = None,
+        final: bool = False,
+        shards: Sequence[int] | None = None,
+    ) -> None:
+        """Record the parameters as this worker sees them before it computes the gradient of ``step``.
+
+        Args:
+            values: one float32[slots] per variable, always in the same order.
+            versions: the version of each ps, if the servers count their updates.
+            step: defaults to the step after the last one pushed.
+            final: this is the read after ``wait_for_all``.
+            shards: index of the ps that holds each variable; given once. Default: variable i is on ps i.
+
+        Raises:
+            ValueError: a variable has the wrong size, or their number changed.
+        """
+        if self._log is None or self._log.closed:
+            return
+        arrays = [np.ascontiguousarray(v, dtype=np.float32).reshape(-1) for v in values]
+        event: dict[str, Any] = {"step": (self.steps if final else self._next_step) if step is None else step}
+        if self.unit is None:
+            event["raw"] = [base64.b64encode(self._sized(i, v).tobytes()).decode() for i, v in enumerate(arrays)]
+        else:
+            self._decode(arrays, self.unit, event)
+            if final or self._reads_done % self._vector_every == 0:
+                event["vector"] = self._write_vector(arrays)
+        if versions is not None:
+            event["versions"] = [int(v) for v in versions]
+        if shards is not None:
+            event["shards"] = [int(s) for s in shards]
+        if final:
+            event["final"] = True
+            event["absent"] = self._absent
+        self._reads_done += 1
+        self._event("read", **event)
+
+    def push(self, step: int, attempt: int = 0) -> None:
+        """Record that the gradient of ``step`` is about to be sent (``attempt`` > 0: sent again)."""
+        self._next_step = step + 1
+        self._event("push", step=step, **({"attempt": attempt} if attempt else {}))
+
+    def ack(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None, *, attempt: int = 0) -> None:
+        """Record what became of a push: ``ok`` accepted, ``failed`` surely not applied, ``unknown`` neither is known.
+
+        ``versions`` are the version of each ps right after it applied this gradient.
+        """
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
+        event: dict[str, Any] = {"step": step, "outcome": outcome}
+        if attempt:
+            event["attempt"] = attempt
+        if versions is not None:
+            event["versions"] = [int(v) for v in versions]
+        self._event("ack", **event)
+
+    def wait_for_all(self) -> list[str]:
+        """Say that this worker has pushed its last gradient and wait until all have; returns the workers that did not.
+
+        Call it after the last acknowledgement and before the final read: a final read that others' updates could
+        still follow proves nothing.
+        """
+        self._event("done")
+        self._absent = []
+        if self._folder is None:
+            return []
+        (self._folder / "done" / f"worker-{self.index}").touch()
+        deadline = time.monotonic() + self._wait_s
+        missing = [w for w in range(self.workers) if w != self.index]
+        while missing:
+            missing = [w for w in missing if not (self._folder / "done" / f"worker-{w}").exists()]
+            if missing and time.monotonic() > deadline:
+                break
+            if missing:
+                time.sleep(0.002)
+        # psconform marks a dead worker with a word in its file, so that nobody waits for it
+        gone = [w for w in range(self.workers) if w not in missing and self._marked_dead(w)]
+        self._absent = [f"worker:{w}" for w in sorted({*missing, *gone})]
+        return list(self._absent)
+
+    def close(self, *, reason: str = "closed") -> None:
+        """Record the orderly end of this task; nothing is recorded after it."""
+        if self._log is not None:
+            self._log.close(reason=reason)
+        if self._vectors >= 0:
+            os.close(self._vectors)
+            self._vectors = -1
+
+    def _marked_dead(self, worker: int) -> bool:
+        assert self._folder is not None
+        return (self._folder / "done" / f"worker-{worker}").stat().st_size > 0
+
+    def _sized(self, index: int, values: Vector) -> Vector:
+        if values.size != self.slots:
+            raise ValueError(f"variable {index} has {values.size} values, this workload has {self.slots}")
+        return values
+
+    def _decode(self, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
+        if not self._decoders:
+            self._decoders = [LedgerDecoder(workers=self.workers, steps=self.steps, unit=unit) for _ in arrays]
+        if len(arrays) != len(self._decoders):
+            raise ValueError(f"{len(arrays)} variables in this read, {len(self._decoders)} in those before")
+        odd: list[list[Any]] = []
+        for index, (decoder, values) in enumerate(zip(self._decoders, arrays, strict=True)):
+            for cell in decoder.update(self._sized(index, values)):
+                pair = decoder.odd.get(cell)
+                odd.append([index, *cell, *((None, None) if pair is None else map(_number, pair))])
+        event["clock"] = [decoder.clock for decoder in self._decoders]
+        if odd:
+            event["odd"] = odd
+        nonces = [decoder.nonce for decoder in self._decoders]
+        if repr(nonces) != repr(self._nonces):
+            self._nonces = nonces
+            event["nonce"] = [_number(n) for n in nonces]
+
+    def _write_vector(self, arrays: list[Vector]) -> list[int]:
+        assert self._folder is not None
+        if self._vectors < 0:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._vectors = os.open(self._folder / "vectors" / f"{self._name}.bin", flags, 0o644)
+        data = b"".join(v.astype("<f4", copy=False).tobytes() for v in arrays)
+        at, self._vector_at = self._vector_at, self._vector_at + len(data)
+        os.write(self._vectors, data)
+        return [at, len(data), zlib.crc32(data)]
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self._log is not None:
+            if self.epoch:
+                fields["epoch"] = self.epoch
+            self._log.write(kind, **fields)
+
+
+def _number(value: float) -> float | str:
+    """JSON has no NaN or Infinity: those become strings."""
+    return value if np.isfinite(value) else str(value)

@@ -1,0 +1,1 @@
+"""Consumers of verdicts: text for people, JSON for machines."""

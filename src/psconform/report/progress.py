@@ -1,0 +1,54 @@
+"""Progress of a run on standard error: a bar on a terminal, a few lines elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from ..runner.execute import Notify, Progress
+from ..runner.plan import Plan
+
+
+def states_of(progress: Progress) -> str:
+    """``ps 2 running, worker 3 running``."""
+    counts = Counter((task.partition(":")[0], state) for task, state in progress.tasks.items())
+    return ", ".join(f"{job} {count} {state}" for (job, state), count in counts.items())
+
+
+@contextmanager
+def show_progress(plan: Plan) -> Iterator[Notify]:
+    """Yields the function to call with each Progress."""
+    console = Console(stderr=True, highlight=False)
+    console.print(f"starting {plan.target.name} on {plan.layout.text}, {plan.layout.update}; run folder {plan.out}")
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    with Bar(*columns, TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("waiting", total=None, rate="")
+
+        def notify(progress: Progress) -> None:
+            rate = f"{progress.rate:.0f}/s" if progress.steps else ""
+            description = states_of(progress)
+            bar.update(task, description=description, completed=progress.steps, total=progress.total, rate=rate)
+
+        yield notify
+
+
+def _lines(console: Console) -> Notify:
+    """For logs: a line when the tasks' states change, and at each fifth of the steps."""
+    said: list[tuple[str, int]] = [("", -1)]
+
+    def notify(progress: Progress) -> None:
+        now = (states_of(progress), 5 * progress.steps // max(1, progress.total))
+        if now != said[0]:
+            said[0] = now
+            rate = f", {progress.rate:.0f} steps/s" if progress.steps else ""
+            console.print(f"{now[0]}: {progress.steps} of {progress.total} steps{rate}")
+
+    return notify

@@ -1,0 +1,1 @@
+"""Layout + Target + Workload -> a stored run, and the verdicts on it."""

@@ -1,0 +1,106 @@
+"""Calibration: what one gradient, applied once, leaves in a slot of a target that we know nothing about.
+
+One worker trains three steps with gradients of 1, 4 and 16 times the unit; plain SGD leaves the same learning rate
+times each of them. What does not is not a ledger, and is refused with the likely cause.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadInput, PsconformError
+from ..history.events import Read
+from ..history.manifest import Manifest
+from ..history.reader import read_events
+from ..layout import Task
+from ..probe import UNIT
+
+SCALES = (1.0, 4.0, 16.0)
+STEPS = len(SCALES)
+RELATIVE = 1e-4
+"""Relative difference up to which two learning rates count as equal."""
+
+
+class NotLinear(BadInput):
+    """The target's update is not plain SGD, so its parameters are no ledger."""
+
+
+def learning_rate(folder: Path, manifest: Manifest) -> float:
+    """The effective learning rate of a finished calibration run.
+
+    Raises:
+        PsconformError: the run recorded no reads (the trainer failed, or does not use the probe).
+        NotLinear: the update is not linear; names the likely cause.
+    """
+    path = folder / "events" / "worker-0.jsonl"
+    file = read_events(path, run=manifest.run, name=str(Task("worker", 0))) if path.exists() else None
+    reads = [_values(event) for event in (file.events if file else ()) if isinstance(event, Read) and event.raw]
+    if not reads or (file is not None and not file.ended):
+        why = "; ".join(manifest.reasons) or "the trainer wrote no events: does it use the probe?"
+        raise PsconformError(f"calibration run of target {manifest.target} failed: {why} (see {folder / 'logs'})")
+    return rate_from(reads, target=manifest.target)
+
+
+def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
+    """Judge the reads, float32[V, slots] each, in order, the last one after the last step.
+
+    Raises:
+        NotLinear: with the likely cause.
+    """
+
+    def refuse(cause: str) -> NotLinear:
+        return NotLinear(f"target {target}", f"is not plain SGD: {cause}", hint="Only linear updates make a ledger")
+
+    if any(read.shape != reads[-1].shape for read in reads) or reads[-1].shape[1:] != (2 * STEPS + 1,):
+        raise refuse("the parameters change shape between reads")
+    last = reads[-1].astype(np.float64)
+    if not np.isfinite(last).all():
+        raise refuse("the parameters are not finite")
+    heads, tails = last[:, :STEPS], last[:, STEPS + 1 :]
+    if not heads.any() and not tails.any():
+        raise refuse("no gradient ever reached the parameters")
+    if not np.allclose(heads, tails, rtol=RELATIVE, atol=0):
+        raise refuse("a gradient changed only a part of a variable")
+    _still(reads, refuse)
+    rates = -heads / (UNIT * np.array(SCALES))
+    shown = rates[heads != 0]
+    if (shown < 0).all():
+        raise refuse("the parameters move along the gradient, not against it (gradient ascent?)")
+    if np.allclose(shown, shown[0], rtol=RELATIVE, atol=0):
+        return float(np.median(shown))
+    if any(np.allclose(r, r[0], rtol=RELATIVE, atol=0) for r in rates.T) and (rates.max(axis=1) > 0).all():
+        per_variable = rates.T[0]
+        if not np.allclose(per_variable, per_variable[0], rtol=RELATIVE, atol=0):
+            raise refuse(f"variables have different learning rates: {np.round(per_variable, 6).tolist()}")
+    if (np.diff(rates, axis=1) <= RELATIVE * rates[:, :1]).all():
+        raise refuse(
+            "larger gradients count for less: gradient clipping, normalisation or an adaptive optimizer "
+            f"(rates {np.round(rates[0], 6).tolist()} for gradients of {', '.join(f'{s * UNIT:g}' for s in SCALES)})"
+        )
+    raise refuse(f"the learning rate changes from step to step (a schedule?): {np.round(rates[0], 6).tolist()}")
+
+
+def _still(reads: list[NDArray[np.float32]], refuse: Callable[[str], NotLinear]) -> None:
+    """Once written, a slot must stay as it is: momentum lets it grow, weight decay shrink."""
+    for earlier, later in pairwise(reads):
+        for slot in range(STEPS):
+            was, now = np.abs(earlier[:, slot].astype(np.float64)), np.abs(later[:, slot].astype(np.float64))
+            if not was.any() or np.allclose(was, now, rtol=RELATIVE, atol=0):
+                continue
+            if (now > was).any():
+                raise refuse("a gradient goes on acting in later steps: momentum, or an adaptive optimizer like Adam")
+            raise refuse("parameters shrink by themselves: weight decay or L2 regularisation")
+    nonces = np.array([read[:, STEPS] for read in reads], np.float64)
+    if not np.allclose(nonces, nonces[0], rtol=RELATIVE, atol=0) and np.abs(nonces[0]).all():
+        raise refuse("parameters without a gradient change: weight decay, or a second initialisation")
+
+
+def _values(event: Read) -> NDArray[np.float32]:
+    rows = [np.frombuffer(base64.b64decode(text), "<f4") for text in event.raw or ()]
+    return np.array(rows, np.float32)

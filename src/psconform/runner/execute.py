@@ -1,0 +1,228 @@
+"""Start the cluster of a plan, watch it train, end it, leave a run folder."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import PsconformError
+from ..history.build import RUNNER
+from ..history.manifest import Manifest, Workload
+from ..launchers.local import Ended, LocalLauncher
+from ..layout import Layout, Task
+from ..probe import EventLog
+from ..targets.target import Job, Ready
+from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
+from .plan import Plan
+
+TICK_S = 0.05
+FAILED_PATIENCE_S = 3.0
+"""After a task has failed, the others may record nothing for this long before the run is ended."""
+EXIT_PATIENCE_S = 10.0
+"""After the last worker has ended, a ps that ends by itself has this long to do so."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run is doing: for each task its state, steps acknowledged so far, steps in all, seconds of training."""
+
+    tasks: dict[str, str]
+    steps: int
+    total: int
+    elapsed_s: float
+
+    @property
+    def rate(self) -> float:
+        """Acknowledged steps per second, over all workers."""
+        return self.steps / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+Notify = Callable[[Progress], None]
+
+
+def execute(
+    plan: Plan,
+    launcher: LocalLauncher,
+    *,
+    folder: Path,
+    layout: Layout,
+    workload: Workload,
+    notify: Notify = lambda _: None,
+) -> Manifest:
+    """Run one cluster into a new run folder; returns its manifest. Never leaves a task behind.
+
+    Raises:
+        BadInput: the folder is taken.
+        PsconformError: a task cannot be started; the run folder says so too.
+    """
+    folder = new_folder(folder)
+    manifest = new_manifest(folder, plan, layout=layout, workload=workload)
+    run = _Execution(plan, launcher, folder, manifest, notify)
+    try:
+        run.start()
+        run.watch()
+        manifest.status = "stalled" if run.stalled else "finished"
+    except (KeyboardInterrupt, SystemExit):
+        manifest.status = "interrupted"
+        raise
+    except PsconformError as error:
+        manifest.status = "failed"
+        manifest.reasons.append(str(error))
+        raise
+    finally:
+        run.end()
+        manifest.reasons += run.reasons
+        if manifest.status == "running":
+            manifest.status = "failed"
+        manifest.write(folder)
+    return manifest
+
+
+@dataclass
+class _Execution:
+    plan: Plan
+    launcher: LocalLauncher
+    folder: Path
+    manifest: Manifest
+    notify: Notify
+    stalled: bool = False
+    reasons: list[str] = field(default_factory=list)
+    states: dict[Task, str] = field(default_factory=dict)
+    sizes: dict[Task, int] = field(default_factory=dict)
+    acked: int = 0
+
+    def __post_init__(self) -> None:
+        self.layout = self.manifest.layout
+        self.states = dict.fromkeys(self.layout.tasks, "waiting")
+        self.began = time.monotonic()
+        self.trained_since: float | None = None
+        run = self.manifest.run
+        path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
+        self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
+
+    def job(self, task: Task) -> Job:
+        return self.plan.target.jobs[task.job]
+
+    def start(self) -> None:
+        """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
+        self.launcher.stop_all(grace=0.0)  # forget the run before: ports, names
+        addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
+        spec = write_spec(self.folder, self.manifest, wait_s=self.plan.patience_s)
+        workload: dict[str, str | int] = {
+            "workload": self.manifest.workload.name,
+            "steps": self.manifest.workload.steps,
+            "seed": self.manifest.workload.seed,
+        }
+        for task in self.layout.tasks:
+            command = self.plan.target.command(task, addresses, layout=self.layout, workload=workload)
+            env = {"PSCONFORM_SPEC": str(spec), "PSCONFORM_TASK": str(task), "PSCONFORM_RUN": self.manifest.run}
+            self.launcher.start(task, command, env=env, log=log_of(self.folder, task))
+            self.states[task] = "running"
+            if task.job == "ps" and task.index == self.layout.ps - 1:
+                self._await_ready([t for t in self.layout.tasks if t.job == "ps"], addresses)
+        self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+
+    def watch(self) -> None:
+        """Follow the record until every worker has ended, or nothing has been recorded for too long."""
+        heard = time.monotonic()
+        while any(self.states[task] == "running" for task in self.layout.worker_tasks):
+            for ended in self.launcher.poll(TICK_S):
+                self._note(ended)
+                heard = time.monotonic()
+            if self._grown():
+                heard = time.monotonic()
+            self._notify()
+            failed = any(state == "failed" for state in self.states.values())
+            patience = FAILED_PATIENCE_S if failed else self.plan.patience_s
+            if time.monotonic() - heard > patience:
+                self.stalled = True
+                self.reasons.append(f"stopped: no task recorded anything for {patience:.0f} s")
+                return
+        self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
+        if "failed" in self.states.values():
+            return  # a ps waits for goodbyes that will not come
+        deadline = time.monotonic() + EXIT_PATIENCE_S
+        while any(self.job(task).exits for task in self.launcher.running) and time.monotonic() < deadline:
+            for ended in self.launcher.poll(TICK_S):
+                self._note(ended)
+        late = [str(task) for task in self.launcher.running if self.job(task).exits]
+        if late:
+            self.reasons.append(f"{', '.join(late)} did not end within {EXIT_PATIENCE_S:.0f} s of the last worker")
+
+    def end(self) -> None:
+        """Stop whatever runs and close the record."""
+        for ended in self.launcher.stop_all():
+            self._note(ended, stopped=True)
+        self._grown()
+        self._notify()
+        self.log.close()
+        self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
+
+    def _note(self, ended: Ended, *, stopped: bool = False) -> None:
+        task = ended.task
+        self.states[task] = "stopped" if stopped else "ended" if ended.status == 0 else "failed"
+        self.log.write("exit", of=str(task), status=ended.status, **({"stopped": True} if stopped else {}))
+        if task.job == "worker":
+            marker = self.folder / "done" / f"worker-{task.index}"
+            if not marker.exists():
+                marker.write_text("dead\n", encoding="ascii")  # nobody is to wait for it
+        if self.states[task] == "failed":
+            tail = log_tail(self.folder, task)
+            self.reasons += [f"{task}: log ends: {tail[-1]}"] if tail else []
+
+    def _grown(self) -> bool:
+        """Look at what the event files have gained; counts acknowledgements for the progress display."""
+        grown = False
+        for task in self.layout.tasks:
+            path, before = self.folder / "events" / f"{task.slug}.jsonl", self.sizes.get(task, 0)
+            try:
+                with path.open("rb") as file:
+                    file.seek(before)
+                    data = file.read()
+            except FileNotFoundError:
+                continue
+            whole = data[: data.rfind(b"\n") + 1]
+            self.sizes[task] = before + len(whole)
+            grown = grown or bool(whole)
+            self.acked += whole.count(b'{"kind":"ack"')
+        if self.acked and self.trained_since is None:
+            self.trained_since = time.monotonic()
+            self.manifest.times_s["first_ack"] = round(self.trained_since - self.began, 3)
+        return grown
+
+    def _notify(self) -> None:
+        since = self.trained_since
+        states = {str(task): state for task, state in self.states.items()}
+        total = self.layout.workers * self.manifest.workload.steps
+        self.notify(Progress(states, self.acked, total, 0.0 if since is None else time.monotonic() - since))
+
+    def _await_ready(self, tasks: list[Task], addresses: dict[Task, str]) -> None:
+        for task in tasks:
+            ready = self.job(task).ready
+            deadline = time.monotonic() + ready.timeout_s
+            while not self._is_ready(task, ready, addresses[task]):
+                for ended in self.launcher.poll(TICK_S):
+                    self._note(ended)
+                if self.states[task] != "running" or time.monotonic() > deadline:
+                    what = "ended" if self.states[task] != "running" else f"was not ready in {ready.timeout_s:g} s"
+                    sign = f"port {addresses[task]}" if ready.port else f"the text {ready.log!r} in its log"
+                    tail = "; ".join(log_tail(self.folder, task)) or "empty"
+                    raise PsconformError(f"{task} {what} (waited for {sign}); its log ends: {tail}")
+
+    def _is_ready(self, task: Task, ready: Ready, address: str) -> bool:
+        if ready.port:
+            host, _, port = address.rpartition(":")
+            try:
+                with socket.create_connection((host, int(port)), timeout=1.0):
+                    pass
+            except OSError:
+                return False
+        if ready.log:
+            path = log_of(self.folder, task)
+            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            return re.search(ready.log, text) is not None
+        return True

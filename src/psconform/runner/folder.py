@@ -1,0 +1,101 @@
+"""The run folder: where everything about one execution is kept. docs/run-folder.md describes it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__
+from ..errors import BadInput
+from ..history.manifest import Manifest, Workload, write_json
+from ..layout import Layout, Task
+from ..targets.target import Target
+from .plan import Plan
+
+PARTS = ("events", "vectors", "done", "logs")
+VECTOR_EVERY = 50
+"""Every so many reads of a worker, and at the end, the full parameters go to vectors/."""
+
+
+def new_folder(path: Path) -> Path:
+    """Make an empty run folder; raises BadInput if something is in the way (nothing is ever overwritten)."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(path))
+    try:
+        for part in PARTS:
+            (path / part).mkdir(parents=True)
+    except OSError as error:
+        raise BadInput("--out", f"cannot be made ({error.strerror})", value=str(path)) from None
+    return path.resolve()
+
+
+def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
+    """The manifest of a run about to start, written to the folder."""
+    manifest = Manifest(
+        run=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}",
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        target=plan.target.name,
+        source=plan.target.source,
+        layout=layout,
+        claims=plan.target.claimed(layout),
+        workload=workload,
+        defect=plan.defect,
+        repeat=plan.repeat,
+        versions=_versions(),
+        platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
+    )
+    manifest.write(folder)
+    return manifest
+
+
+def write_spec(folder: Path, manifest: Manifest, *, wait_s: float) -> Path:
+    """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it."""
+    workload = manifest.workload
+    spec = {
+        "run": manifest.run,
+        "workload": workload.name,
+        "workers": manifest.layout.workers,
+        "steps": workload.steps,
+        "seed": workload.seed,
+        "unit": workload.unit,
+        "scales": list(workload.scales),
+        "reads": workload.reads,
+        "read_every": workload.read_every,
+        "vector_every": VECTOR_EVERY,
+        "wait_s": wait_s,
+    }
+    write_json(folder / "spec.json", spec)
+    return folder / "spec.json"
+
+
+def log_of(folder: Path, task: Task) -> Path:
+    """Where a task's standard output and error go."""
+    return folder / "logs" / f"{task.slug}.log"
+
+
+def log_tail(folder: Path, task: Task, *, lines: int = 5) -> list[str]:
+    """The last lines of a task's log."""
+    try:
+        text = log_of(folder, task).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _versions() -> dict[str, str]:
+    versions = {"psconform": __version__, "python": sys.version.split()[0]}
+    for name in ("numpy", "tensorflow", "tensorflow-cpu"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe(target: Target) -> str:
+    """One line about a target, for lists and tables."""
+    return f"{target.name} ({target.source}): {', '.join(target.claims)}"

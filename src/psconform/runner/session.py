@@ -1,0 +1,100 @@
+"""A session runs plans one after another and keeps its warm processes and calibrations between them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from ..history.manifest import Manifest
+from ..launchers.local import LocalLauncher
+from ..probe import UNIT
+from .calibrate import SCALES, STEPS, learning_rate
+from .execute import Notify, execute
+from .plan import Plan
+
+
+class Session:
+    """Launchers by what they preload, and units by target. One plan at a time; not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._launchers: dict[tuple[str, ...] | None, LocalLauncher] = {}
+        self._rates: dict[tuple[str, ...], float] = {}
+        self._lock = threading.Lock()
+        self.clusters = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def launcher(self, preload: tuple[str, ...] | None) -> LocalLauncher:
+        """The keeper for targets that preload these modules, started when first asked for."""
+        if preload not in self._launchers:
+            self._launchers[preload] = LocalLauncher(preload=preload)
+        return self._launchers[preload]
+
+    def run(self, plan: Plan, *, notify: Notify = lambda _: None) -> Manifest:
+        """Calibrate if need be, run the plan into ``plan.out``; returns the manifest.
+
+        Raises:
+            BadInput: the target is not linear, or ``plan.out`` is taken.
+            PsconformError: the cluster could not be started.
+        """
+        with self._lock:
+            launcher = self.launcher(plan.target.preload)
+            unit = self._unit(plan, launcher)
+            workload = msgspec.structs.replace(plan.workload, unit=unit)
+            self.clusters += 1
+            try:
+                manifest = execute(
+                    plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify
+                )
+            except BaseException:
+                self._launchers.pop(plan.target.preload, None)  # whatever went wrong, the next run starts afresh
+                launcher.close()
+                raise
+            manifest.times_s["warm"] = round(launcher.ready_s, 3)
+            manifest.write(plan.out)
+            return manifest
+
+    def _unit(self, plan: Plan, launcher: LocalLauncher) -> float:
+        if plan.target.unit is not None:
+            return plan.target.unit(plan.layout)
+        layout = plan.layout
+        key = (plan.target.source, _stamp(plan.target.source), layout.update, layout.reduction, str(layout.ps))
+        if key not in self._rates:
+            self._rates[key] = self._calibrate(plan, launcher)
+        share = layout.workers if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
+        return UNIT * self._rates[key] / share
+
+    def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
+        """One worker, three steps; the folder is kept only if something is wrong with it."""
+        folder = plan.out.with_name(plan.out.name + ".calibration")
+        shutil.rmtree(folder, ignore_errors=True)
+        layout = dataclasses.replace(plan.layout, workers=1)
+        workload = msgspec.structs.replace(plan.workload, steps=STEPS, scales=SCALES, unit=None, reads=1, read_every=1)
+        self.clusters += 1
+        manifest = execute(plan, launcher, folder=folder, layout=layout, workload=workload)
+        rate = learning_rate(folder, manifest)
+        shutil.rmtree(folder)
+        return rate
+
+    def close(self) -> None:
+        """End all keepers."""
+        for launcher in self._launchers.values():
+            with contextlib.suppress(OSError):
+                launcher.close()
+        self._launchers.clear()
+
+
+def _stamp(source: str) -> str:
+    path = Path(source)
+    return str(path.stat().st_mtime_ns) if path.is_file() else ""

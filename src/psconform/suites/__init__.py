@@ -1,0 +1,1 @@
+"""The suites, installed as psconform.suites.conformance."""

@@ -1,0 +1,1 @@
+"""Systems under test: the reference trainer, and whatever a target.toml describes."""

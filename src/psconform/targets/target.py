@@ -1,0 +1,128 @@
+"""What psconform knows of a system under test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..claims import Claims
+from ..errors import BadInput
+from ..layout import REDUCTIONS, UPDATES, Command, Layout, Task
+
+Addresses = Mapping[Task, str]
+
+PLACEHOLDERS = (
+    *("job", "index", "task", "chief", "ps_hosts", "worker_hosts", "hosts", "host", "port"),
+    *("layout", "update", "reduction", "workload", "steps", "seed", "python", "here"),
+)
+"""What a command or environment value in a target.toml may contain, in braces."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """When a task counts as started: at once, when its port listens, or when its log shows a text."""
+
+    port: bool = False
+    log: str = ""
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """How the tasks of one job are started and whether they end by themselves."""
+
+    command: tuple[str, ...]
+    entry: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    ready: Ready = Ready()
+    exits: bool = True
+
+
+@dataclass(frozen=True)
+class Target:
+    """A system under test.
+
+    ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
+    ``claims`` by update mode; an update mode without claims is not supported.
+    """
+
+    name: str
+    source: str
+    jobs: Mapping[str, Job]
+    claims: Mapping[str, Claims]
+    reductions: tuple[str, ...] = REDUCTIONS
+    unit: Callable[[Layout], float] | None = None
+    preload: tuple[str, ...] | None = None
+    tf_config: bool = True
+    here: Path = field(default_factory=Path.cwd)
+    defects: tuple[str, ...] = ()
+
+    def claimed(self, layout: Layout) -> Claims:
+        """The claims that hold for a layout; raises BadInput if the target does not support it."""
+        if layout.update not in self.claims:
+            valid = [update for update in UPDATES if update in self.claims]
+            raise BadInput("--update", f"target {self.name} has no such mode", value=layout.update, choices=valid)
+        claims = self.claims[layout.update]
+        if layout.update == "async" or claims.reduction == "none":
+            return claims
+        if layout.reduction not in self.reductions:
+            problem = f"target {self.name} has no such reduction"
+            raise BadInput("--reduction", problem, value=layout.reduction, choices=self.reductions)
+        return Claims.from_dict({**claims.as_dict(), "reduction": layout.reduction})
+
+    def command(
+        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
+    ) -> Command:
+        """The command that starts ``task`` in a cluster with these addresses."""
+        job = self.jobs[task.job]
+        values = self._values(task, addresses, layout=layout, workload=workload)
+        env = [(name, fill(text, values, place=f"env.{name}")) for name, text in job.env]
+        if self.tf_config:
+            env.append(("TF_CONFIG", tf_config(task, addresses)))
+        argv = tuple(fill(part, values, place=f"jobs.{task.job}.command") for part in job.command)
+        return Command(argv, tuple(env), job.entry)
+
+    def _values(
+        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
+    ) -> dict[str, str]:
+        hosts = {job: [a for t, a in sorted(addresses.items()) if t.job == job] for job in ("ps", "worker")}
+        host, _, port = addresses[task].rpartition(":")
+        values = {
+            "job": task.job,
+            "index": task.index,
+            "task": task,
+            "chief": int(task == Task("worker", 0)),
+            "ps_hosts": ",".join(hosts["ps"]),
+            "worker_hosts": ",".join(hosts["worker"]),
+            "hosts": ",".join(hosts["ps"] + hosts["worker"]),
+            "host": host,
+            "port": port,
+            "layout": layout.text,
+            "update": layout.update,
+            "reduction": layout.reduction,
+            "python": sys.executable,
+            "here": self.here,
+            **workload,
+        }
+        return {name: str(value) for name, value in values.items()}
+
+
+def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
+    """Replace ``{name}`` in a template; ``{{`` and ``}}`` stand for braces. Raises BadInput for an unknown name."""
+    try:
+        return text.format_map(values)
+    except KeyError as error:
+        raise BadInput(place, "unknown placeholder", value=error.args[0], choices=PLACEHOLDERS) from None
+    except (ValueError, IndexError, AttributeError) as error:
+        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
+
+
+def tf_config(task: Task, addresses: Addresses) -> str:
+    """``TF_CONFIG`` as ``tf.distribute.cluster_resolver.TFConfigClusterResolver`` reads it."""
+    cluster: dict[str, list[str]] = {}
+    for member, address in sorted(addresses.items()):
+        cluster.setdefault(member.job, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})

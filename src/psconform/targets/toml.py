@@ -1,0 +1,122 @@
+"""target.toml: somebody else's trainer, described in a file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..claims import DEFAULTS, LEVELS, Claims
+from ..errors import BadInput
+from ..layout import REDUCTIONS, UPDATES
+from .target import PLACEHOLDERS, Job, Ready, Target, fill
+
+Words = Annotated[list[str], Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Ready(_Strict):
+    port: bool = False
+    log: str = ""
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+
+
+class _Job(_Strict):
+    command: Words
+    env: dict[str, str] = {}
+    ready: _Ready = _Ready()
+    exits: bool = True
+
+
+class _Jobs(_Strict):
+    ps: _Job
+    worker: _Job
+
+
+class _File(_Strict):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    jobs: _Jobs
+    tf_config: bool = True
+    env: dict[str, str] = {}
+    reductions: Annotated[list[str], Field(min_length=1)] = list(REDUCTIONS)
+    claims: dict[str, dict[str, str]]
+
+
+def load_target(path: Path) -> Target:
+    """Read a target file (docs/targets.md has every field).
+
+    Raises:
+        BadInput: it cannot be read, or a field is wrong; names the field, its value and the valid choices.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), f"is not TOML: {error}") from None
+    try:
+        file = _File.model_validate(raw)
+    except ValidationError as error:
+        raise _bad_field(path, error) from None
+    here = path.resolve().parent
+    claims = _claims(path, file.claims)
+    for reduction in file.reductions:
+        if reduction not in REDUCTIONS:
+            raise BadInput(f"{path}: reductions", "unknown reduction", value=reduction, choices=REDUCTIONS)
+    jobs = {}
+    for name, job in (("ps", file.jobs.ps), ("worker", file.jobs.worker)):
+        env = tuple({**file.env, **job.env}.items())
+        jobs[name] = Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
+        for where, text in [("command", part) for part in job.command] + [(f"env.{k}", v) for k, v in env]:
+            fill(text, dict.fromkeys(PLACEHOLDERS, ""), place=f"{path}: jobs.{name}.{where}")
+    return Target(
+        name=file.name,
+        source=str(path.resolve()),
+        jobs=jobs,
+        claims=claims,
+        reductions=tuple(file.reductions),
+        tf_config=file.tf_config,
+        here=here,
+    )
+
+
+def _claims(path: Path, tables: dict[str, dict[str, str]]) -> dict[str, Claims]:
+    if not tables:
+        hint = "Write [claims.async] (it may be empty: the usual claims of that mode)"
+        raise BadInput(f"{path}: claims", "names no update mode", choices=UPDATES, hint=hint)
+    claims = {}
+    for update, levels in tables.items():
+        if update not in UPDATES:
+            raise BadInput(f"{path}: claims", "unknown update mode", value=update, choices=UPDATES)
+        place = f"{path}: claims.{update}"
+        claims[update] = Claims.from_dict({**DEFAULTS[update].as_dict(), **levels}, place=place)
+    return claims
+
+
+def _bad_field(path: Path, error: ValidationError) -> BadInput:
+    """The first of pydantic's complaints, in our form."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    place = f"{path}: {where}"
+    if first["type"] == "missing":
+        return BadInput(place, "is missing", hint="docs/targets.md shows a complete file")
+    if first["type"] == "extra_forbidden":
+        return BadInput(
+            f"{path}: {'.'.join(map(str, first['loc'][:-1])) or 'top level'}",
+            "unknown field",
+            value=str(first["loc"][-1]),
+            choices=_fields(first["loc"][:-1]),
+        )
+    return BadInput(
+        place, first["msg"], value=first["input"], choices=LEVELS if first["loc"][:1] == ("claims",) else ()
+    )
+
+
+def _fields(location: tuple[int | str, ...]) -> list[str]:
+    models: dict[int, type[BaseModel]] = {0: _File, 1: _Jobs, 2: _Job, 3: _Ready}
+    return sorted(models[min(len(location), 3)].model_fields)

@@ -1,0 +1,65 @@
+"""The outcome of one check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Status = Literal["valid", "violated", "unknown", "not judged"]
+WITNESS_LINES = 10
+"""A witness is what a person reads first: no more than this many lines."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says of one guarantee.
+
+    ``valid`` and ``violated`` are statements about the History; ``unknown`` means that a claimed guarantee could not
+    be decided, for the given reason; ``not judged`` means that nothing was claimed or that the workload cannot show
+    it, and counts neither way.
+    """
+
+    guarantee: str
+    status: Status
+    title: str = ""
+    claimed: str = ""
+    reason: str = ""
+    witness: tuple[str, ...] = ()
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def named(self, guarantee: str, title: str, claimed: str) -> Verdict:
+        """The same verdict, filed under its guarantee."""
+        return replace(self, guarantee=guarantee, title=title, claimed=claimed)
+
+
+def valid(reason: str = "", **stats: Any) -> Verdict:
+    """The guarantee held in all that the History shows."""
+    return Verdict("", "valid", reason=reason, stats=stats)
+
+
+def violated(witness: Iterable[str], **stats: Any) -> Verdict:
+    """The guarantee did not hold; ``witness`` are lines that show it, cut to ``WITNESS_LINES``."""
+    lines = list(witness)
+    if len(lines) > WITNESS_LINES:
+        kept = lines[: WITNESS_LINES - 1]
+        lines = [*kept, f"... and {len(lines) - len(kept)} more"]
+    return Verdict("", "violated", witness=tuple(lines), stats=stats)
+
+
+def unknown(reason: str, **stats: Any) -> Verdict:
+    """An assumption of the check does not hold, so it says nothing."""
+    return Verdict("", "unknown", reason=reason, stats=stats)
+
+
+def not_judged(reason: str) -> Verdict:
+    """Nothing was claimed, or this workload cannot show it."""
+    return Verdict("", "not judged", reason=reason)
+
+
+def exit_code(verdicts: Iterable[Verdict]) -> int:
+    """0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown (or nothing judged at all)."""
+    found = {verdict.status for verdict in verdicts}
+    if "violated" in found:
+        return 1
+    return 2 if "unknown" in found or "valid" not in found else 0
