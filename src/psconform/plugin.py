@@ -1,1 +1,159 @@
-"""pytest plugin"""
+"""The pytest plugin: the ``judge`` fixture, the suites' options, and what is kept of a failing test.
+
+Loaded by pytest through its entry point, in every project that has psconform installed; so it imports nothing heavy
+and its options, markers, profiles and fixtures other than ``judge`` carry the prefix ``psconform``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from hypothesis import settings
+
+    from .api import Run
+    from .runner.session import Session
+
+PROFILES = ("quick", "ci", "nightly")
+_failed = pytest.StashKey[bool]()
+_clusters = pytest.StashKey[int]()
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the command line chose: the target to judge, and how thoroughly."""
+
+    target: str = "reference"
+    profile: str = "quick"
+
+
+chosen = Choice()
+"""Set while pytest is configured, before any test module is imported."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, all with a prefix."""
+    group = parser.getgroup("psconform", "psconform: conformance of distributed training")
+    group.addoption(
+        "--psconform-target",
+        metavar="FILE",
+        default="reference",
+        help="the target that the psconform suites judge: 'reference' (default) or the path of a target.toml",
+    )
+    group.addoption(
+        "--psconform-profile",
+        choices=PROFILES,
+        default="quick",
+        help="how many clusters the psconform suites start: quick (default), ci, nightly",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Remember the choice and register the marker."""
+    global chosen  # noqa: PLW0603  (test modules read it when they are imported)
+    target = str(config.getoption("--psconform-target"))
+    if target != "reference":
+        target = str((config.invocation_params.dir / target).resolve())
+    chosen = Choice(target, str(config.getoption("--psconform-profile")))
+    config.addinivalue_line("markers", "psconform: a test that starts real clusters and judges them")
+    if target != "reference":
+        _check_target(target)
+
+
+def _check_target(target: str) -> None:
+    from .errors import BadInput
+    from .targets.reference import find_target
+
+    try:
+        find_target(target)
+    except BadInput as error:
+        raise pytest.UsageError(f"--psconform-target: {error}") from None
+
+
+def suite_settings(*, quick: int, ci: int, nightly: int) -> settings:
+    """Hypothesis settings for a test that starts that many clusters, by profile.
+
+    quick and ci draw the same examples every time and do not shrink (each example is a cluster, and a failing one
+    prints the command that repeats it); nightly draws afresh and shrinks.
+    """
+    from hypothesis import HealthCheck, Phase, settings
+
+    count = {"quick": quick, "ci": ci, "nightly": nightly}[chosen.profile]
+    thorough = chosen.profile == "nightly"
+    return settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        derandomize=not thorough,
+        print_blob=thorough,
+        phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if thorough else [])],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+
+
+@pytest.fixture(scope="session")
+def psconform_session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """Warm processes shared by all tests of this pytest run."""
+    from .runner.session import Session
+
+    with Session() as session:
+        yield session
+        request.config.stash[_clusters] = session.clusters
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest, psconform_session: Session) -> Iterator[Callable[..., Run]]:
+    """``psconform.judge`` with warm processes; the run folders of a failing test are kept, all others deleted."""
+    from .api import judge as run_and_judge
+
+    folders: list[Path] = []
+    base = Path(tempfile.mkdtemp(prefix="psconform-"))
+
+    def run(target: str | Path | None = None, **options: Any) -> Run:
+        out = options.pop("out", None) or base / f"run-{len(folders)}"
+        folders.append(Path(out))
+        return run_and_judge(chosen.target if target is None else target, out=out, session=psconform_session, **options)
+
+    yield run
+    if request.node.stash.get(_failed, False) and any(folder.exists() for folder in folders):
+        kept = _keep(request, base)
+        lines = [
+            f"psconform check {folder}" for folder in sorted(kept.iterdir()) if (folder / "manifest.json").exists()
+        ]
+        request.node.add_report_section("teardown", "psconform: runs kept, look at them with", "\n".join(lines))
+    shutil.rmtree(base, ignore_errors=True)
+
+
+def _keep(request: pytest.FixtureRequest, base: Path) -> Path:
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)[:60].strip("-")
+    runs = request.config.invocation_params.dir / "psconform-runs"
+    runs.mkdir(exist_ok=True)
+    kept = runs / f"failed-{name}-{os.urandom(2).hex()}"
+    shutil.move(base, kept)
+    return kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let fixtures know whether their test failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many real clusters were started."""
+    count = config.stash.get(_clusters, 0)
+    if count:
+        name = Path(chosen.target).name
+        terminalreporter.write_line(f"psconform: {count} real clusters started (target {name}, {chosen.profile})")

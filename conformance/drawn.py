@@ -1,0 +1,81 @@
+"""What Hypothesis draws: layouts, step counts, reductions, read patterns, seeds; and how one example is judged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import strategies as st
+
+from psconform.api import Run, check
+from psconform.plugin import chosen
+from psconform.targets.reference import find_target
+
+Judge = Callable[..., Run]
+Numbers = st.SearchStrategy[int]
+ONE, UP_TO_3, UP_TO_4, USUAL_STEPS = st.just(1), st.integers(1, 3), st.integers(1, 4), st.integers(2, 60)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One real cluster."""
+
+    update: str
+    ps: int
+    workers: int
+    steps: int
+    seed: int
+    reduction: str = "mean"
+    reads: int = 1
+    read_every: int = 1
+
+
+def examples(
+    update: str,
+    *,
+    ps: Numbers = UP_TO_3,
+    workers: Numbers = UP_TO_4,
+    steps: Numbers = USUAL_STEPS,
+    reads: Numbers = ONE,
+    read_every: Numbers = ONE,
+) -> st.SearchStrategy[Example]:
+    """Clusters of one update mode, within what the target supports."""
+    reductions = find_target(chosen.target).reductions if update == "sync" else ("mean",)
+    return st.builds(
+        Example,
+        update=st.just(update),
+        ps=ps,
+        workers=workers,
+        steps=steps,
+        seed=st.integers(0, 2**31 - 1),
+        reduction=st.sampled_from(reductions),
+        reads=reads,
+        read_every=read_every,
+    )
+
+
+def needs(update: str) -> pytest.MarkDecorator:
+    """A target that claims nothing in this update mode has nothing to be judged."""
+    lacks = update not in find_target(chosen.target).claims
+    return pytest.mark.skipif(lacks, reason=f"the target claims nothing in {update} (no [claims.{update}])")
+
+
+def must_hold(judge: Judge, example: Example) -> Run:
+    """Run one cluster: every claimed guarantee must be valid, and a second look at the stored run must agree."""
+    run = judge(
+        layout=f"ps={example.ps},worker={example.workers}",
+        update=example.update,
+        reduction=example.reduction,
+        steps=example.steps,
+        seed=example.seed,
+        reads=example.reads,
+        read_every=min(example.read_every, example.steps),
+    )
+    if not run.valid:
+        pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}", pytrace=False)
+    again = check(run.folder)
+    assert again.verdicts == run.verdicts, f"judged again, the stored run gives other verdicts: {run.folder}"
+    shutil.rmtree(run.folder)
+    return run

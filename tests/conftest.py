@@ -1,0 +1,5 @@
+"""Shared by all tests of the engine."""
+
+from __future__ import annotations
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,74 @@
+"""The reference trainer by hand, one process per task, from TF_CONFIG, as a TensorFlow user would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.psconform
+COMMAND = [sys.executable, "-m", "psconform.reference_impl"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(**extra):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PSCONFORM", "TF_CONFIG"))}
+    return {**clean, **extra}
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_every_task_ends_cleanly(update):
+    cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
+    tasks = [("ps", 0), ("worker", 1), ("worker", 0)]
+    processes = []
+    for job, index in tasks:
+        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+        command = [*COMMAND, "--update", update, "--steps", "7"]
+        processes.append(
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    for (job, index), output in zip(tasks, outputs, strict=True):
+        assert f"{job}:{index} ends" in output
+        if job == "worker":
+            assert f"worker:{index} trained 7 steps" in output
+            assert update == "async" or "versions [7]" in output
+
+
+def test_help_shows_how():
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=environment(), check=True)
+    assert "TF_CONFIG=" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "says"),
+    [
+        (None, "TF_CONFIG: lacks 'TF_CONFIG'"),
+        ("{", "TF_CONFIG: Expecting"),
+        (
+            '{"cluster": {"ps": ["a:1"], "worker": []}, "task": {"type": "worker", "index": 0}}',
+            "TF_CONFIG: no task worker:0",
+        ),
+        ('{"cluster": {"ps": ["a:1"]}, "task": {"type": "chief", "index": 0}}', "TF_CONFIG: no task chief:0"),
+    ],
+)
+def test_bad_cluster_is_one_line(tf_config, says):
+    env = environment(**({} if tf_config is None else {"TF_CONFIG": tf_config}))
+    done = subprocess.run(COMMAND, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1

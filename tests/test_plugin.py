@@ -1,0 +1,67 @@
+"""The pytest plugin in somebody else's project: the fixture, the options, what is kept of a failing test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
+DROPS = TARGET.with_name("target_drop.toml")
+pytestmark = pytest.mark.psconform
+
+
+def run(pytester, body, *options):
+    pytester.makepyfile(f"import psconform\n{body}")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", *options)
+
+
+def test_fixture_judges_and_leaves_nothing_behind(pytester):
+    result = run(
+        pytester,
+        f"""
+def test_it(judge):
+    run = judge({str(TARGET)!r}, layout="ps=1,worker=2", update="async", steps=5)
+    assert run.valid, run.explain()
+    assert (run.folder / "verdicts.json").exists()
+""",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["psconform: 2 real clusters started*"])
+    assert not (pytester.path / "psconform-runs").exists()
+
+
+def test_failing_test_keeps_its_run_and_says_how_to_look_at_it(pytester):
+    result = run(
+        pytester,
+        f"""
+def test_it(judge):
+    run = judge({str(DROPS)!r}, layout="ps=1,worker=2", update="async", steps=5)
+    assert run.valid, run.explain()
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*R1*violated*", "*psconform check *"])
+    kept = list((pytester.path / "psconform-runs").glob("failed-test_it-*/run-0/manifest.json"))
+    assert len(kept) == 1
+
+
+def test_suite_judges_the_target_of_the_option(pytester):
+    result = pytester.runpytest_subprocess(
+        *("--pyargs", "psconform.suites.conformance", "-p", "no:cacheprovider"),
+        *("--psconform-target", str(DROPS), "-k", "long_runs or contention"),
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*run again:*psconform run*target_drop.toml*"])
+
+
+def test_bad_target_is_one_clear_error(pytester):
+    result = pytester.runpytest_subprocess("--psconform-target", "nowhere.toml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --psconform-target: *nowhere.toml: cannot be read*"])
+
+
+def test_options_have_a_prefix(pytester):
+    result = pytester.runpytest_subprocess("--help")
+    ours = [line.split()[0] for line in result.outlines if line.strip().startswith("--psconform")]
+    assert [option.partition("=")[0] for option in ours] == ["--psconform-target", "--psconform-profile"]
