@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,18 +12,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from . import __version__
 from .checks import CHECKS
-from .errors import PsconformError
+from .errors import BadInput, PsconformError
 from .layout import NAMED, Layout
 from .report.progress import show_progress
 from .runner.plan import make_plan
 from .runner.session import Session
 from .targets.defects import DEFECTS
 from .targets.reference import REGISTERED
+from .version import __version__
 from .workloads import WORKLOADS
 
 app = typer.Typer(
@@ -30,10 +33,13 @@ app = typer.Typer(
     help="Says which promises a parameter-server training cluster kept.",
     epilog="Exit codes: 0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown, "
     "3 bad input, 4 psconform itself failed, 130 interrupted.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+# What typer raises for bad options; typer brings click along under a name that depends on typer's version.
+ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
+"""click's UsageError: recent versions of typer carry their own copy of click."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
 
@@ -58,7 +64,7 @@ def run(
 
     plan = make_plan(
         target,
-        out=out or _default_folder(),
+        out=_run_folder(out),
         layout=layout,
         update=update,
         reduction=reduction,
@@ -84,7 +90,10 @@ def check(
     """Judge a stored run again, offline, without TensorFlow; changes nothing."""
     from .api import check as check_folder
 
-    judged = check_folder(folder)
+    try:
+        judged = check_folder(folder)
+    except OSError as error:
+        raise BadInput(str(folder), f"cannot be read ({error.strerror})") from None
     _print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
 
@@ -196,8 +205,20 @@ def _options(
     del version
 
 
-def _default_folder() -> Path:
-    return Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+def _run_folder(out: Path | None) -> Path:
+    """The run folder; one that cannot be used is refused before anything has started."""
+    if out is None:
+        return Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    try:
+        out = out if out.name not in ("", "..") else out.resolve()
+        above = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if above != out and not above.is_dir():
+            raise BadInput("--out", f"cannot be made ({above} is not a folder)", value=str(out))
+        if above == out and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(out))
+    except OSError as error:
+        raise BadInput("--out", f"cannot be used ({error.strerror})", value=str(out)) from None
+    return out
 
 
 def _print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
@@ -208,43 +229,67 @@ def _print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for name in rows[0]:
         grid.add_column(name, overflow="fold", no_wrap=name in ("name", "part", "found"))
     for row in rows:
-        grid.add_row(*(str(value) for value in row.values()))
+        grid.add_row(*(Text(str(value)) for value in row.values()))  # no markup: [x] is text
     console.print(grid)
 
 
 def main() -> None:
     """Entry point: exit codes as documented, one line per error, no traceback for what a user can mend."""
-    import click
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: tasks first, the record closed
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (closed by the shell's >&-)
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        status = _run_app()
+        sys.stdout.flush()
+    except OSError as error:  # standard output cannot be written
+        if not isinstance(error, BrokenPipeError):
+            _say(f"cannot write its output ({error.strerror})")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again and complain
+        status = 4
+    sys.exit(status)
 
+
+def _run_app() -> int:
     try:
         status = app(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        status = error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.stderr.write("psconform: interrupted; all tasks have been ended\n")
+    except (typer.Abort, KeyboardInterrupt):
         status = 130
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        sys.stderr.write(f"psconform: {error.format_message()}\n")
-        if context is not None:
-            sys.stderr.write(f"{context.get_usage()}\n")
-        status = 3
+    except SystemExit:  # typer's answer to a closed standard output; its 1 would mean "violated"
+        return 4
+    except USAGE_ERROR as error:
+        return _usage_error(error)
     except PsconformError as error:
-        sys.stderr.write(f"psconform: {error}\n")
-        status = error.exit_code
+        _say(str(error))
+        return error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        status = 4
+        raise
     except Exception as error:  # the last line of defence: say what and where, in one line
-        where = _innermost(error)
-        sys.stderr.write(f"psconform: failed: {type(error).__name__}: {error} ({where}); please report this\n")
-        status = 4
-    sys.exit(status if isinstance(status, int) else 0)
+        _say(f"failed: {type(error).__name__}: {error} ({_innermost(error)}); please report this")
+        return 4
+    if status == 130:
+        _say("interrupted; all tasks have been ended")
+    return status if isinstance(status, int) else 0
+
+
+def _usage_error(error: Any) -> int:
+    """What typer found wrong with the command line: one line, and the usage."""
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    cause = error.__cause__
+    if isinstance(cause, ValidationError) and (value := repr(cause.errors()[0]["input"])) not in message:
+        message += f", got {value}"
+    _say(message)
+    if error.ctx is not None:
+        sys.stderr.write(" ".join(error.ctx.get_usage().split()) + "\n")
+    return 3
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"psconform: {' '.join(message.split())}\n")
 
 
 def _innermost(error: BaseException) -> str:

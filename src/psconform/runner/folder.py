@@ -9,11 +9,11 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from .. import __version__
 from ..errors import BadInput
 from ..history.manifest import Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
+from ..version import __version__
 from .plan import Plan
 
 PARTS = ("events", "vectors", "done", "logs")

@@ -1,0 +1,100 @@
+"""Writes docs/events.md and docs/checks.md from the code: ``python docs/generate.py`` (a test compares them)."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from psconform.checks import CHECKS
+from psconform.history import events
+from psconform.targets.defects import DEFECTS
+
+HERE = Path(__file__).parent
+GENERATED = "<!-- written by docs/generate.py; edit the code instead -->\n\n"
+
+
+def _described(hint: object) -> str:
+    """The description in an annotation."""
+    if get_origin(hint) is Annotated:
+        for part in get_args(hint)[1:]:
+            if isinstance(part, msgspec.Meta) and part.description:
+                return part.description
+    return ""
+
+
+def _type(hint: object) -> str:
+    """A type as JSON would call it."""
+    names = {int: "integer", str: "string", float: "number", bool: "true/false", type(None): "null"}
+    if get_origin(hint) is Annotated:
+        return _type(get_args(hint)[0])
+    if hint in names:
+        return names[hint]  # type: ignore[index]
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (list, tuple):
+        inner = [_type(part) for part in parts]
+        return f"list of {inner[0]}" if origin is list else f"[{', '.join(inner)}]"
+    if parts:
+        shown = [repr(p) if isinstance(p, str) else _type(p) for p in parts]
+        return " or ".join(dict.fromkeys(shown)).replace("number or 'nan' or 'inf' or '-inf'", "number*")
+    return str(hint)
+
+
+def _rows(kind: type[msgspec.Struct], names: list[str]) -> list[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    required = {field.name for field in msgspec.structs.fields(kind) if field.required}
+    rows = ["| field | type | | meaning |", "|---|---|---|---|"]
+    for name in names:
+        must = "" if name in required else "optional"
+        rows.append(f"| `{name}` | {_type(hints[name])} | {must} | {_described(hints[name])} |")
+    return rows
+
+
+def events_page() -> str:
+    """docs/events.md."""
+    common = list(events.Event.__struct_fields__)
+    lines = [f"{GENERATED}# Event files, schema {events.SCHEMA}\n", inspect.getdoc(events) or "", ""]
+    lines += ["## Fields of every event\n", "`kind` names the event; it may stand anywhere in the object.\n"]
+    lines += _rows(events.Event, common)
+    lines += ["\n`number*`: a number, or one of the strings nan, inf, -inf.\n"]
+    for kind in events.EVENTS:
+        own = [name for name in kind.__struct_fields__ if name not in common]
+        lines += [f"## `{kind.__struct_config__.tag}`\n", inspect.getdoc(kind) or "", ""]
+        lines += [*_rows(kind, own), ""] if own else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def checks_page() -> str:
+    """docs/checks.md."""
+    lines = [f"{GENERATED}# Checks\n"]
+    lines.append(
+        "Each is one pure function History -> Verdict; this page is made of their docstrings. None is `valid` on an\n"
+        "incomplete record, and none that crashes says more than `unknown`.\n"
+    )
+    for check in CHECKS:
+        lines += [f"## {check.name} {check.title}\n"]
+        claim = f"claim `{check.dimension}`" if check.dimension else "owed by every trainer"
+        lines += [f"*{' and '.join(check.updates)}; {claim}*\n", inspect.cleandoc(check.definition), ""]
+    lines += ["# Seeded defects\n", "`psconform run reference --defect NAME`\n"]
+    lines += ["| defect | what it does | found by | also breaks | needs |", "|---|---|---|---|---|"]
+    for name, defect in DEFECTS.items():
+        needs = f"{' or '.join(defect.updates)}, ps>={defect.ps}, worker>={defect.workers}"
+        lines.append(f"| `{name}` | {defect.title} | {defect.meant} | {', '.join(defect.also)} | {needs} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"events.md": events_page, "checks.md": checks_page}
+
+
+def main() -> int:
+    """Write all pages."""
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
