@@ -256,7 +256,7 @@ def main() -> None:
 
 def _run_app() -> int:
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="psconform")
     except (typer.Abort, KeyboardInterrupt):
         status = 130
     except SystemExit:  # typer's answer to a closed standard output; its 1 would mean "violated"

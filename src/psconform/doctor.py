@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import platform
 import shutil
 import subprocess
-import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -65,7 +65,7 @@ def _toxiproxy() -> Finding:
         try:
             with urllib.request.urlopen(f"{url.rstrip('/')}/version", timeout=3) as answer:
                 return Finding("toxiproxy", True, f"{answer.read(200).decode(errors='replace')} at {url}", purpose)
-        except (OSError, ValueError, urllib.error.URLError):
+        except (OSError, ValueError, http.client.HTTPException):  # it may be something else that answers
             return Finding("toxiproxy", False, "", purpose, f"TOXIPROXY_URL is {url}, but nothing answers there")
     server = shutil.which("toxiproxy-server")
     if server:
@@ -88,7 +88,7 @@ def _gpus() -> Finding:
 
 def _output(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -62,9 +62,9 @@ class Layout:
             if not 1 <= count <= MAX_TASKS:
                 raise BadInput("layout", f"{job} must be between 1 and {MAX_TASKS}", value=count)
         if self.update not in UPDATES:
-            raise BadInput("update", "unknown update mode", value=self.update, choices=UPDATES)
+            raise BadInput("--update", "unknown update mode", value=self.update, choices=UPDATES)
         if self.reduction not in REDUCTIONS:
-            raise BadInput("reduction", "unknown reduction", value=self.reduction, choices=REDUCTIONS)
+            raise BadInput("--reduction", "unknown reduction", value=self.reduction, choices=REDUCTIONS)
 
     @classmethod
     def parse(cls, text: str, *, update: str = "sync", reduction: str = "mean") -> Layout:

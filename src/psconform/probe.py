@@ -234,10 +234,12 @@ class Probe:
         """
         if self._log is None or self._log.closed:
             return
-        arrays = [np.ascontiguousarray(v, dtype=np.float32).reshape(-1) for v in values]
+        if not len(values):
+            raise ValueError("a read has at least one variable")
+        arrays = [self._sized(i, v) for i, v in enumerate(values)]
         event: dict[str, Any] = {"step": (self.steps if final else self._next_step) if step is None else step}
         if self.unit is None:
-            event["raw"] = [base64.b64encode(self._sized(i, v).tobytes()).decode() for i, v in enumerate(arrays)]
+            event["raw"] = [base64.b64encode(v.tobytes()).decode() for v in arrays]
         else:
             self._decode(arrays, self.unit, event)
             if final or self._reads_done % self._vector_every == 0:
@@ -307,10 +309,12 @@ class Probe:
         assert self._folder is not None
         return (self._folder / "done" / f"worker-{worker}").stat().st_size > 0
 
-    def _sized(self, index: int, values: Vector) -> Vector:
-        if values.size != self.slots:
-            raise ValueError(f"variable {index} has {values.size} values, this workload has {self.slots}")
-        return values
+    def _sized(self, index: int, values: Any) -> Vector:
+        """One variable as float32[slots]; all are looked at before one is decoded: a bad read leaves no trace."""
+        vector: Vector = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+        if vector.size != self.slots:
+            raise ValueError(f"variable {index} has {vector.size} values, this workload has {self.slots}")
+        return vector
 
     def _decode(self, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
         if not self._decoders:
@@ -319,7 +323,7 @@ class Probe:
             raise ValueError(f"{len(arrays)} variables in this read, {len(self._decoders)} in those before")
         odd: list[list[Any]] = []
         for index, (decoder, values) in enumerate(zip(self._decoders, arrays, strict=True)):
-            for cell in decoder.update(self._sized(index, values)):
+            for cell in decoder.update(values):
                 pair = decoder.odd.get(cell)
                 odd.append([index, *cell, *((None, None) if pair is None else map(_number, pair))])
         event["clock"] = [decoder.clock for decoder in self._decoders]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..history.model import History, Worker
+from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 
 def apply_on_arrival(history: History) -> Verdict:
     """A1: every accepted gradient is applied once, whole; versions go up by one per apply.
+
+    At-least-once, a gradient that was sent n times may be applied up to n times, each time whole.
 
     Judged on the final reads (each acknowledged gradient shows exactly once, at its full weight) and, where the
     target reports versions, on the acknowledgements: per shard, no two applies have the same version, and together
@@ -23,11 +25,12 @@ def apply_on_arrival(history: History) -> Verdict:
     lines = []
     if history.scale != 1.0:
         lines.append(f"every gradient was applied at {history.scale:.4g} times its weight")
-    accepted = np.zeros((history.layout.workers, history.steps), np.bool_)
-    for worker in history.workers:
-        accepted[worker.index, list(worker.acked)] = True
-    counts = history.final_counts
-    wrong = ((counts != 1.0).any(axis=-1) & accepted).any(axis=0)  # [V, W, K]
+    accepted, counts = history.accepted, history.final_counts
+    most = _most(history)[..., None]
+    times = np.rint(counts)
+    fits = ((np.abs(counts - times) <= COUNT_TOLERANCE) & (times >= 1) & (times <= most)).all(axis=-1)
+    missing = (counts == 0).all(axis=-1)  # in some final reads only: they disagree, which decides nothing
+    wrong = ((~fits & ~missing).any(axis=0) | missing.all(axis=0)) & accepted  # [V, W, K]
     for variable, peer, step in np.argwhere(wrong).tolist():
         seen = counts[:, variable, peer, step].ravel()
         worst = seen[np.argmax(np.abs(seen - 1.0))]
@@ -38,15 +41,27 @@ def apply_on_arrival(history: History) -> Verdict:
     return violated(lines) if lines else valid(f"{int(accepted.sum())} gradients")
 
 
+def _most(history: History) -> NDArray[np.float64]:
+    """How often each gradient may be applied, float64[W, K]."""
+    most = np.ones((history.layout.workers, history.steps))
+    if history.claims.delivery == "at-least-once":
+        for worker in history.workers:
+            for push in worker.pushes:  # of a record cut short, attempts may be missing
+                most[worker.index, push.step] = push.attempts if worker.ended else np.inf
+    return most
+
+
 def _versions_by_one(history: History) -> list[str]:
-    known = [(w, p) for w in history.workers for p in w.pushes if p.outcome == "ok"]
+    pushes = [push for worker in history.workers for push in worker.pushes]
+    # a gradient sent again may be answered with the version of that moment, not of its apply
+    known = [(w, p) for w in history.workers for p in w.pushes if p.outcome == "ok" and p.attempts == 1]
     if not known or any(push.versions is None for _, push in known):
         return []
     widths = {len(push.versions or ()) for _, push in known}
     if len(widths) != 1:
         return ["acknowledgements name different numbers of versions"]
     lines = []
-    complete = not any(push.outcome == "unknown" for w in history.workers for push in w.pushes)
+    complete = history.whole and len(known) == len(pushes)  # any other push may have taken a version of its own
     for counter in range(widths.pop()):
         owner: dict[int, tuple[Worker, int]] = {}
         for worker, push in known:
@@ -77,9 +92,12 @@ def staleness(history: History) -> Verdict:
     if not found or len(found) < len(taus):
         return not_judged("needs versions in reads and acknowledgements")
     lines = [
-        f"{worker} pushed step {worker.pushes[index].step} and got a version {-tau[index].min()} below the one it read"
-        for worker, tau in zip(history.workers, found, strict=True)
-        for index in np.flatnonzero((tau < 0).any(axis=1)).tolist()
+        f"{worker} pushed step {push.step}, computed at version {push.versions[ps] - 1 - tau} of ps:{ps}, and it was "
+        f"applied as version {push.versions[ps]}"
+        for worker, taus in zip(history.workers, found, strict=True)
+        for push, row in zip((p for p in worker.pushes if p.outcome == "ok"), taus.tolist(), strict=True)
+        for ps, tau in enumerate(row)
+        if push.versions is not None and tau < 0
     ]
     if lines:
         return violated(lines)
@@ -117,7 +135,7 @@ def no_lost_update(history: History) -> Verdict:
         return unknown(history.no_final)
     must = history.claims.delivery in ("at-least-once", "exactly-once")
     lines = []
-    lost = (history.final_counts == 0).all(axis=-1).any(axis=0)  # [V, W, K]
+    lost = (history.final_counts == 0).all(axis=(0, -1))  # [V, W, K]
     for variable in range(history.variables):
         gone = [(w.index, s) for w in history.workers for s in w.acked if lost[variable, w.index, s]]
         if gone and must:
@@ -126,6 +144,6 @@ def no_lost_update(history: History) -> Verdict:
             lines.append(f"{history.variable(variable)} lost {len(gone)} of {total} acknowledged gradients: {names}")
     pushed = sum(push.attempts for worker in history.workers for push in worker.pushes)
     applied = np.rint(history.final_counts.max(axis=-1, initial=0.0)).sum(axis=(2, 3)).max(initial=0.0)
-    if not must and applied > pushed:
+    if not must and history.whole and applied > pushed:
         lines.append(f"{int(applied)} gradients were applied, {pushed} pushed")
     return violated(lines) if lines else valid()

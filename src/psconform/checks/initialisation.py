@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..history.model import History
-from ..verdict import Verdict, not_judged, valid, violated
+from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 
 def one_initialisation(history: History) -> Verdict:
@@ -15,7 +15,8 @@ def one_initialisation(history: History) -> Verdict:
     same nonce per variable; and of the tasks that record initialisations, no worker but the chief (worker:0) may be
     one, and no variable may be initialised twice.
 
-    Assumes: the initialiser writes ``probe.initial()``; without a nonce in any read it is not judged.
+    Assumes: the initialiser writes ``probe.initial()`` into every variable; without a nonce in any read it is not
+    judged.
     """
     lines, seen = [], _nonces(history)
     if not any(seen):
@@ -33,12 +34,20 @@ def one_initialisation(history: History) -> Verdict:
     if total > history.variables:
         names = ", ".join(f"{init.task} ({len(init.nonce)})" for init in history.inits)
         lines.append(f"{history.variables} variables were initialised {total} times: by {names}")
-    if written:
+    if total >= history.variables:  # else some initialiser keeps no record, or its record is gone
         for variable, nonces in enumerate(seen):
             for nonce, who in nonces.items():
                 if nonce not in written:
                     lines.append(f"{who} read {history.variable(variable)} with nonce {nonce:.0f}, written by nobody")
-    return violated(lines) if lines else valid("one nonce per variable")
+    if lines:
+        return violated(lines)
+    return unknown(_markless(history)) if _markless(history) else valid("one nonce per variable")
+
+
+def _markless(history: History) -> str:
+    """Which variable never shows a nonce, so that nobody can say who initialised it; empty if there is none."""
+    lacks = [history.variable(variable) for variable, nonces in enumerate(_nonces(history)) if not nonces]
+    return f"no read of {lacks[0]} shows a nonce: was it initialised with probe.initial()?" if lacks else ""
 
 
 def _nonces(history: History) -> list[dict[float, str]]:
@@ -57,13 +66,20 @@ def nothing_before_ready(history: History) -> Verdict:
     A variable without a nonce (0) is not initialised: no read may show one. A gradient applied before its variable is
     initialised is overwritten, and shows as lost (R1).
 
-    Assumes: the initialiser writes ``probe.initial()``; without a nonce in any read it is not judged.
+    Assumes: the initialiser writes ``probe.initial()`` into every variable; without a nonce in any read it is not
+    judged.
     """
-    if not any(_nonces(history)):
+    seen = _nonces(history)
+    # all variables are recorded as initialised, so one without a nonce is not one that the target leaves out
+    told = sum(len(init.nonce) for init in history.inits) >= history.variables
+    if not any(seen):
         return not_judged("needs the initialiser to write probe.initial()")
     lines = [
         f"{history.where(worker, index)} read {history.variable(variable)} before it was initialised (nonce 0)"
         for worker, index in history.every_read()
         for variable in np.flatnonzero(worker.reads.nonce[index] == 0).tolist()
+        if told or seen[variable]
     ]
-    return violated(lines) if lines else valid()
+    if lines:
+        return violated(lines)
+    return unknown(_markless(history)) if _markless(history) else valid()

@@ -44,18 +44,19 @@ def _whole_in_the_end(history: History, variable: int, peer: int, step: int) -> 
 
 
 def _across(history: History, worker: Worker, index: int, *, same_shard: bool) -> list[str]:
-    lines = []
-    for variable, peer, step in mixed_cells(history, worker, index):
-        has = np.flatnonzero((history.counts(worker.reads, index)[:, peer, step] != 0).any(axis=-1)).tolist()
+    mixed = mixed_cells(history, worker, index)
+    applied = (history.counts(worker.reads, index) != 0).any(axis=-1) if mixed else np.zeros(0)
+    shards = history.shards or ()
+    for variable, peer, step in mixed:
+        has = np.flatnonzero(applied[:, peer, step]).tolist()
         if same_shard:
-            shards = history.shards or ()
             has = [other for other in has if shards[other] == shards[variable]]
         if has:
-            lines.append(
+            return [
                 f"{history.where(worker, index)} read {history.gradient(peer, step)}, in "
                 f"{history.variable(has[0])} but not yet in {history.variable(variable)}"
-            )
-    return lines[:1]
+            ]
+    return []
 
 
 def monotonic_reads(history: History) -> Verdict:
@@ -63,8 +64,8 @@ def monotonic_reads(history: History) -> Verdict:
 
     Monotonic: what a worker has seen applied, it sees applied from then on. Read-my-writes: an acknowledged gradient
     is in the worker's next read. Order: nobody sees a later gradient of a worker before an earlier one of the same
-    worker that arrives in the end. A gradient that never arrives is lost (R1, A5), not late. Versions, where
-    reported, do not go down either.
+    worker that arrives in the end; one that is sent again counts from there. A gradient that never arrives is lost
+    (R1, A5), not late. Versions, where reported, do not go down either.
 
     Assumes: one ps incarnation; a final read.
     """
@@ -120,9 +121,13 @@ def _own_writes(history: History, worker: Worker, index: int) -> list[str]:
 def _out_of_order(history: History, worker: Worker, index: int) -> list[str]:
     if not history.finals:
         return []
+    pushes = {w.index: w.push_of for w in history.workers}
     for (variable, peer, step), counts in worker.reads.odd[index].items():
         if counts == (0.0, 0.0) and history.ever[variable, peer, step]:
             later = int(worker.reads.clock[index][variable, peer]) - 1
+            early, late = (pushes.get(peer, {}).get(s) for s in (step, later))
+            if early is None or late is None or early.last > late.first:
+                continue
             return [
                 f"{history.where(worker, index)} read {history.variable(variable)} with step {later} of "
                 f"worker:{peer} but not yet its step {step}"

@@ -18,7 +18,7 @@ class Check:
 
     ``dimension`` is empty for what every trainer owes; ``weakest`` are the levels of it at which nothing is promised;
     ``updates`` the update modes in which the guarantee has a meaning; ``reads`` the least number of reads each worker
-    must have made for it to be decided.
+    must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Check:
     weakest: tuple[str, ...] = ("none",)
     updates: tuple[str, ...] = ("sync", "async")
     reads: int = 2
+    finite: bool = True
 
     @property
     def definition(self) -> str:
@@ -50,15 +51,16 @@ CHECKS: tuple[Check, ...] = (
     Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",)),
     Check("R1", "delivery", delivery.delivery_class, "delivery"),
     Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once")),
-    Check("C3", "finite parameters", training.finite_parameters, ""),
+    Check("C3", "finite parameters", training.finite_parameters, "", finite=False),
 )
 
 
 def judge_history(history: History) -> list[Verdict]:
     """Judge every guarantee that the Target claims; never raises.
 
-    Three rules hold for all checks: nothing is ``valid`` on an incomplete record (``History.gaps``), a check that
-    crashes is ``unknown``, and so is one with fewer reads than it needs.
+    These rules hold for all checks: a check that crashes is ``unknown``; nothing is ``valid`` on an incomplete record
+    (``History.gaps``) or with fewer reads than the check needs; nor is what is counted, where final reads disagree, or
+    once a NaN or Inf is in the parameters.
     """
     return [_judge(check, history) for check in CHECKS]
 
@@ -78,14 +80,20 @@ def _guarded(check: Check, history: History) -> Verdict:
     if not any(worker.pushes for worker in history.workers):
         return unknown("nothing was trained: no gradient was pushed")
     try:
-        verdict = check.judge(history)
+        verdict = check.judge(history.finite if check.finite else history)
+        doubt = _doubt(check, history) if verdict.status == "valid" else ""
     except Exception as error:  # a crashed check says nothing, least of all valid
         return unknown(f"the check crashed: {type(error).__name__}: {error}")
-    if verdict.status != "valid":
-        return verdict
+    return unknown(doubt, **verdict.stats) if doubt else verdict
+
+
+def _doubt(check: Check, history: History) -> str:
+    """Why a check that found nothing wrong still cannot say that all is well; empty if it can."""
     if history.gaps:
-        return unknown(history.incomplete, **verdict.stats)
+        return history.incomplete
     few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]
     if few:
-        return unknown(f"too few reads: {', '.join(few)} made less than {check.reads}")
-    return verdict
+        return f"too few reads: {', '.join(few)} made less than {check.reads}"
+    if check.finite and history.finite is not history:
+        return "a NaN or Inf in the parameters hides what was applied (C3)"
+    return history.disagreement if check.finite else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..history.model import COUNT_TOLERANCE, History, Worker
@@ -12,8 +14,9 @@ def barrier(history: History) -> Verdict:
     """S1: commit k is the reduction of exactly one gradient from each worker, computed at version k-1.
 
     So a worker about to compute its gradient of step s must see every gradient of the steps before s exactly once and
-    none of step s or later; the final read must see all of them. Worked interleaving: worker:1 pushes step 7, the
-    server commits round 7 without waiting for worker:0, worker:1 reads for step 8 and lacks worker:0's step 7.
+    none of step s or later; the final read must see all rounds to which everybody pushed. Worked interleaving:
+    worker:1 pushes step 7, the server commits round 7 without waiting for worker:0, worker:1 reads for step 8 and
+    lacks worker:0's step 7.
 
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
@@ -21,14 +24,42 @@ def barrier(history: History) -> Verdict:
     for worker in history.workers:
         for index in range(len(worker.reads)):
             lines += _off_barrier(history, worker, index)
-    return violated(lines) if lines else valid(f"{sum(len(w.reads) for w in history.workers)} reads")
+    if lines:
+        return violated(lines)
+    for worker in history.workers:
+        for push in worker.pushes:
+            if push.read < 0 or worker.reads.step[push.read] != push.step:
+                return unknown(f"{worker} pushed step {push.step} without a read of it: who knows what it had seen")
+    return valid(f"{sum(len(w.reads) for w in history.workers)} reads")
+
+
+def rounds_due(history: History, worker: Worker, index: int) -> int | None:
+    """How many rounds this read must show; None: it says nothing of rounds.
+
+    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Final: the rounds
+    for which somebody was released and those to which every worker pushed; whether one that hangs on a push of unknown
+    outcome was committed, the read itself tells.
+    """
+    reads = worker.reads
+    if not reads.final[index]:
+        return None if reads.step[index] == history.steps else int(reads.step[index])
+    least = most = history.released
+    for step in range(least, history.steps):
+        outcomes = [peer.push_of[step].outcome if step in peer.push_of else "" for peer in history.workers]
+        if len(outcomes) < history.layout.workers or not all(outcomes):
+            if not history.whole:
+                return None  # a push may be missing from the record
+            break
+        most = step + 1
+        least = most if set(outcomes) == {"ok"} else least
+    return int(np.clip(reads.clock[index].max(), least, most))
 
 
 def _off_barrier(history: History, worker: Worker, index: int) -> list[str]:
     reads = worker.reads
-    step = int(reads.step[index])
-    if step == history.steps and not reads.final[index]:
-        return []  # read after the last step while others still train: says nothing about a round
+    step = rounds_due(history, worker, index)
+    if step is None:
+        return []
     lines = []
     where = history.where(worker, index)
     for variable, peer in np.argwhere(reads.clock[index] != step).tolist():
@@ -39,45 +70,40 @@ def _off_barrier(history: History, worker: Worker, index: int) -> list[str]:
     for (variable, peer, at), counts in reads.odd[index].items():
         if at >= step:
             continue  # counted above
-        most = max(counts)
-        word = "lacks" if most == 0 else f"has {most:.4g} times" if _several(most) else ""
+        shown = [count for count in counts if count]  # in the head or tail only: torn, which is A6's business
+        most = max(shown, key=lambda count: abs(count - 1.0), default=0.0)
+        word = "lacks" if most == 0 else f"has {most:.4g} times" if _not_once(most) else ""
         if word:
             lines.append(f"{where} read {history.variable(variable)}, which {word} {history.gradient(peer, at)}")
     return lines
 
 
-def _several(count: float) -> bool:
+def _not_once(count: float) -> bool:
     """Two, three, ... times: not a weight, which is S5's business, but one gradient too many."""
-    return round(count) >= 2 and abs(count - round(count)) <= COUNT_TOLERANCE
+    return round(count) not in (0, 1) and abs(count - round(count)) <= COUNT_TOLERANCE
 
 
 def one_contributor_set(history: History) -> Verdict:
     """S3: commit k has the same contributors for every variable and shard.
 
-    Judged on the final reads: a gradient that one variable shows and another does not was dropped on one shard only.
+    Judged on the final reads: a gradient that one variable shows and another never shows was dropped on one shard
+    only. With what weight it is there is S5's business.
 
     Assumes: a final read. With one variable there is nothing to differ, and it holds.
     """
     if not history.finals:
         return unknown(history.no_final)
-    applied = np.all(np.abs(history.final_counts) > 0.5, axis=-1)  # [F, V, W, K]
-    differs = np.any(applied, axis=1) != np.all(applied, axis=1)  # [F, W, K]
+    applied = np.any(np.all(np.abs(history.final_counts) > COUNT_TOLERANCE, axis=-1), axis=0)  # [V, W, K]
+    differs = np.any(applied, axis=0) != np.all(applied, axis=0)  # [W, K]
     lines = []
-    for final, peer, step in np.argwhere(differs).tolist():
-        worker, index = history.finals[final]
-        has = [history.variable(v) for v in np.flatnonzero(applied[final, :, peer, step])]
-        lacks = [history.variable(v) for v in np.flatnonzero(~applied[final, :, peer, step])]
+    for peer, step in np.argwhere(differs).tolist():
+        has = [history.variable(v) for v in np.flatnonzero(applied[:, peer, step])]
+        lacks = [history.variable(v) for v in np.flatnonzero(~applied[:, peer, step])]
         lines.append(
             f"round {step}: {history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
-            f"({history.where(worker, index).rstrip(',')})"
+            f"(final reads of {', '.join(dict.fromkeys(str(worker) for worker, _ in history.finals))})"
         )
-    return violated(_once(lines)) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
-
-
-def _once(lines: list[str]) -> list[str]:
-    """One witness per fact: the final reads of all workers tell the same."""
-    seen = {line.rsplit(" (", 1)[0]: line for line in reversed(lines)}
-    return list(reversed(seen.values()))
+    return violated(lines) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
 
 
 def release_together(history: History) -> Verdict:
@@ -93,6 +119,8 @@ def release_together(history: History) -> Verdict:
     for worker in history.workers:
         reads = worker.reads
         for index in range(len(reads)):
+            if rounds_due(history, worker, index) is None:
+                continue  # nobody was released for it
             where = history.where(worker, index)
             if reads.versions is not None and len(set(reads.versions[index].tolist())) > 1:
                 lines.append(f"{where} read the shards at versions {reads.versions[index].tolist()}")
@@ -119,20 +147,20 @@ def mixed_cells(history: History, worker: Worker, index: int) -> list[tuple[int,
 
 def _rounds_up(history: History, worker: Worker) -> list[str]:
     reads, lines = worker.reads, []
-    rounds = reads.clock.max(axis=(1, 2)) if history.variables else np.zeros(0, np.int64)
+    rounds = reads.clock.max(axis=(1, 2), initial=0)
     named = rounds if reads.versions is None else reads.versions.max(axis=1)
-    for index in range(1, len(reads)):
-        steps = int(reads.step[index] - reads.step[index - 1])
-        where = history.where(worker, index)
-        if named[index] - named[index - 1] != steps:
+    due = [(index, rounds_due(history, worker, index)) for index in range(len(reads))]
+    released = [(index, number) for index, number in due if number is not None]
+    for (before, earlier), (index, later) in pairwise(released):
+        steps, where = later - earlier, history.where(worker, index)
+        if reads.versions is not None and named[index] - named[before] != steps:
             lines.append(
-                f"{where} came {steps} step(s) after version {named[index - 1]}, expected version "
-                f"{named[index - 1] + steps}"
+                f"{where} came {steps} step(s) after version {named[before]}, expected version {named[before] + steps}"
             )
-        elif rounds[index] - rounds[index - 1] != steps and history.ever[:, :, : reads.step[index]].all():
+        elif rounds[index] - rounds[before] != steps and history.ever[:, :, :later].all():
             lines.append(
-                f"{where} shows {rounds[index]} rounds, {rounds[index - 1]} at the read before: expected "
-                f"{rounds[index - 1] + steps}"
+                f"{where} shows {rounds[index]} rounds, {rounds[before]} at the read before: expected "
+                f"{rounds[before] + steps}"
             )
     return lines
 

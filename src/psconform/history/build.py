@@ -29,8 +29,9 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         Malformed: something in it is not what psconform or a probe writes; names file and line.
     """
     manifest = manifest or Manifest.read(folder)
-    if manifest.workload.unit is None or not manifest.workload.unit > 0:
-        raise Malformed(folder / "manifest.json", f"workload.unit must be positive, got {manifest.workload.unit}")
+    unit = manifest.workload.unit
+    if unit is None or not 1e-30 < unit < 1e30:  # within what float32 slots can hold
+        raise Malformed(folder / "manifest.json", f"workload.unit must be positive, got {unit}")
     files = _event_files(folder, manifest)
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
@@ -42,7 +43,11 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         if (found := files.get(task)) is not None:
             worker, placed = decode_worker(found, task=task, folder=folder, manifest=manifest)
             workers.append(worker)
-            shards = shards or placed
+            if placed is not None and shards not in (None, placed):
+                raise Malformed(
+                    found.path, f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
+                )
+            shards = placed if shards is None else shards
     variables = _variables(folder, workers, shards)
     if shards is None and variables == manifest.layout.ps:
         shards = tuple(range(variables))

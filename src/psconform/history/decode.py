@@ -15,10 +15,10 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import LedgerDecoder
-from .events import Ack, Number, Read
+from .events import Ack, Done, Number, Read
 from .events import Push as PushEvent
 from .manifest import Manifest
-from .model import Cell, Odd, Push, Reads, Worker
+from .model import COUNT_TOLERANCE, Cell, Odd, Push, Reads, Worker
 from .reader import EventFile
 
 Change = tuple[int, int, int, Number | None, Number | None]
@@ -37,11 +37,16 @@ def decode_worker(
     acks: dict[int, list[Ack]] = {}
     latest: dict[int, int] = {}
     acked: list[int] = []
-    steps = manifest.workload.steps
+    steps, done = manifest.workload.steps, False
     for event in file.events:
         if isinstance(event, Read):
             decoder.add(event, acknowledged=len(acked))
+        elif isinstance(event, Done):
+            done = True
         elif isinstance(event, PushEvent | Ack):
+            if done:  # then the others' final reads prove nothing
+                hint = "wait_for_all comes after the last acknowledgement"
+                raise Malformed(file.path, f"step {event.step} goes on after done", line=event.seq + 1, hint=hint)
             if event.step >= steps:
                 raise Malformed(file.path, f"step {event.step} of {steps}", line=event.seq + 1)
             if isinstance(event, PushEvent):
@@ -58,19 +63,30 @@ def decode_worker(
                 acks.setdefault(event.step, []).append(event)
                 if event.outcome == "ok":
                     acked.append(event.step)
-    merged = tuple(_push(step, attempts, acks.get(step, []), latest[step]) for step, attempts in pushes.items())
-    return Worker(task.index, decoder.reads(), merged, tuple(acked)), decoder.shards
+    merged = tuple(
+        _push(attempts, acks.get(step, []), latest[step], ended=file.ended) for step, attempts in pushes.items()
+    )
+    return Worker(task.index, decoder.reads(), merged, tuple(acked), file.ended), decoder.shards
 
 
-def _push(step: int, attempts: list[PushEvent], acks: list[Ack], read: int) -> Push:
+def _push(attempts: list[PushEvent], acks: list[Ack], read: int, *, ended: bool) -> Push:
     outcomes = Counter(ack.outcome for ack in acks)
     if outcomes["ok"]:
         outcome = "ok"
-    else:
-        outcome = "failed" if outcomes["failed"] == len(attempts) else "unknown"
+    else:  # of a record cut short, the attempt that was accepted may be missing
+        outcome = "failed" if ended and outcomes["failed"] == len(attempts) else "unknown"
     versions = next((ack.versions for ack in acks if ack.outcome == "ok" and ack.versions), None)
     found = None if versions is None else tuple(versions)
-    return Push(step, len(attempts), outcome, outcomes["ok"], found, read)
+    return Push(
+        step=attempts[0].step,
+        attempts=len(attempts),
+        outcome=outcome,
+        accepted=outcomes["ok"],
+        versions=found,
+        read=read,
+        first=attempts[0].seq,
+        last=attempts[-1].seq,
+    )
 
 
 class _ReadDecoder:
@@ -103,6 +119,8 @@ class _ReadDecoder:
         if event.shards is not None:
             if len(event.shards) != len(clock) or any(s >= self.layout.ps for s in event.shards):
                 self._fail(event, f"shards must name a ps of {self.layout.text} for each variable")
+            if self.shards not in (None, tuple(event.shards)):
+                self._fail(event, f"shards are {event.shards}, {list(self.shards or ())} in a read before")
             self.shards = tuple(event.shards)
         if event.versions is not None:
             if self._versions and len(event.versions) != len(self._versions[0]):
@@ -157,7 +175,7 @@ class _ReadDecoder:
             if head is None or tail is None:
                 self._odd.pop(cell, None)
             else:
-                self._odd[cell] = (-float(head) / self.unit, -float(tail) / self.unit)
+                self._odd[cell] = self._times(float(head), float(tail))
             changed = True
         if changed:
             self._shared = dict(self._odd)
@@ -200,9 +218,18 @@ class _ReadDecoder:
         values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(clock), -1)
         for index, decoder in enumerate(decoders):
             decoder.update(values[index])
-            odd = {(index, *cell) for cell in decoder.odd}
-            if decoder.clock != clock[index] or odd != {cell for cell in self._odd if cell[0] == index}:
-                self._fail(event, f"clock and odd of variable {index} contradict the values in {self._vectors.name}")
+            odd = {(index, *cell): self._times(*pair) for cell, pair in decoder.odd.items()}
+            said = {cell: pair for cell, pair in self._odd.items() if cell[0] == index}
+            same = decoder.clock == clock[index] and repr(decoder.nonce) == repr(self._nonce[index])
+            if odd != said:  # repr, because NaN differs from itself
+                same = same and sorted(map(repr, odd.items())) == sorted(map(repr, said.items()))
+            if not same:
+                problem = f"clock, odd or nonce of variable {index} contradict the values in {self._vectors.name}"
+                self._fail(event, problem)
+
+    def _times(self, head: float, tail: float) -> tuple[float, float]:
+        """How often a gradient was applied, from what its slots hold; 0 is 0, not -0."""
+        return 0.0 - head / self.unit, 0.0 - tail / self.unit
 
     def _fresh(self, count: int) -> list[LedgerDecoder]:
         return [LedgerDecoder(workers=self.layout.workers, steps=self.steps, unit=self.unit) for _ in range(count)]
@@ -221,13 +248,14 @@ def whole_scale(workers: list[Worker]) -> float:
 
     Two thirds of the cells that show in the workers' last reads must share it, and at least two.
     """
-    total, ratios = 0, Counter[float]()
+    total, alike = 0, dict[str, list[float]]()
     for worker in workers:
         if len(worker.reads):
             odd = worker.reads.odd[-1]
             total += int(worker.reads.clock[-1].sum()) - sum(pair == (0.0, 0.0) for pair in odd.values())
-            ratios.update(round(h, 4) for h, t in odd.values() if h == t and h != 0 and np.isfinite(h))
-    if not ratios:
-        return 1.0
-    ratio, count = ratios.most_common(1)[0]
-    return ratio if count >= 2 and 3 * count >= 2 * total else 1.0
+            for head, tail in odd.values():
+                if head == tail and head != 0 and np.isfinite(head):
+                    alike.setdefault(f"{head:.4g}", []).append(head)  # digits that count: a scale can be tiny
+    most = max(alike.values(), key=len, default=[])
+    scale = float(np.median(most)) if len(most) >= 2 and 3 * len(most) >= 2 * total else 1.0
+    return scale if abs(scale - 1.0) > COUNT_TOLERANCE else 1.0

@@ -18,6 +18,7 @@ MAX_LINE = 64 * 2**20
 """Bytes in one line beyond which a file is called malformed instead of being read."""
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+Version = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 # A number, or the words nan, inf, -inf, for which JSON has no numbers.
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -69,7 +70,7 @@ class Read(Event, tag="read", frozen=True):
         tuple[Count, Count, Count] | None,
         Meta(description="[offset, bytes, CRC-32] of the full values in vectors/, all variables in order, float32"),
     ] = None
-    versions: Annotated[list[int] | None, Meta(description="version of each ps, if the target has one")] = None
+    versions: Annotated[list[Version] | None, Meta(description="version of each ps, if the target has one")] = None
     shards: Annotated[list[Count] | None, Meta(description="ps of each variable, in the first read")] = None
     final: Annotated[bool, Meta(description="read after every worker was done")] = False
     absent: Annotated[
@@ -94,7 +95,7 @@ class Ack(Event, tag="ack", frozen=True):
         Meta(description="ok: accepted; failed: surely not applied; unknown: neither is known"),
     ]
     attempt: Annotated[Count, Meta(description="the attempt it answers")] = 0
-    versions: Annotated[list[int] | None, Meta(description="version of each ps right after it applied this")] = None
+    versions: Annotated[list[Version] | None, Meta(description="version of each ps right after it applied this")] = None
 
 
 class Done(Event, tag="done", frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,23 @@ class Reads:
     def __len__(self) -> int:
         return len(self.step)
 
+    @cached_property
+    def finite(self) -> NDArray[np.bool_]:
+        """bool[R], False: the read shows a NaN or Inf."""
+        known: dict[int, bool] = {}  # neighbours share one mapping, so each is looked at once
+        for odd in self.odd:
+            if id(odd) not in known:
+                known[id(odd)] = bool(np.isfinite(list(odd.values())).all())
+        return np.array([known[id(odd)] for odd in self.odd], np.bool_) & np.isfinite(self.nonce).all(axis=1)
+
+    def take(self, keep: Ints) -> Reads:
+        """Only the reads with these indices."""
+        versions = None if self.versions is None else self.versions[keep]
+        odd = tuple(self.odd[index] for index in keep)
+        return Reads(
+            self.step[keep], self.final[keep], self.after[keep], self.clock[keep], self.nonce[keep], versions, odd
+        )
+
 
 @dataclass(frozen=True)
 class Push:
@@ -48,16 +65,23 @@ class Push:
     accepted: int  # attempts with outcome ok
     versions: tuple[int, ...] | None  # from the accepting acknowledgement
     read: int  # index of the worker's last read before the first attempt, -1: none
+    first: int  # position of the first attempt in the worker's record
+    last: int  # ... and of the last one
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What one worker recorded. ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements."""
+    """What one worker recorded.
+
+    ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements. A record that has ``ended`` is
+    whole; of any other the end may be missing, so that what is not in it may have happened all the same.
+    """
 
     index: int
     reads: Reads
     pushes: tuple[Push, ...]
     acked: tuple[int, ...]
+    ended: bool
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
@@ -66,6 +90,14 @@ class Worker:
     def push_of(self) -> dict[int, Push]:
         """Pushes by step."""
         return {push.step: push for push in self.pushes}
+
+    @cached_property
+    def finite(self) -> Worker:
+        """The same worker without the reads that show a NaN or Inf."""
+        keep = np.flatnonzero(self.reads.finite)
+        last = np.searchsorted(keep, [push.read for push in self.pushes], side="right") - 1
+        pushes = tuple(replace(push, read=int(read)) for push, read in zip(self.pushes, last, strict=True))
+        return replace(self, reads=self.reads.take(keep), pushes=pushes)
 
 
 @dataclass(frozen=True)
@@ -105,6 +137,52 @@ class History:
     def no_final(self) -> str:
         """Why there is no final read."""
         return self.incomplete or "no worker made a final read"
+
+    @cached_property
+    def finite(self) -> History:
+        """The same history without the reads that show a NaN or Inf: no count can be read from such a slot."""
+        if all(worker.reads.finite.all() for worker in self.workers):
+            return self
+        return replace(self, workers=tuple(worker.finite for worker in self.workers))
+
+    @cached_property
+    def whole(self) -> bool:
+        """Every worker's record is there to its end: what is not in it did not happen."""
+        return len(self.workers) == self.layout.workers and all(worker.ended for worker in self.workers)
+
+    @cached_property
+    def accepted(self) -> NDArray[np.bool_]:
+        """bool[W, K]: gradients acknowledged as ok."""
+        accepted = np.zeros((self.layout.workers, self.steps), np.bool_)
+        for worker in self.workers:
+            accepted[worker.index, list(worker.acked)] = True
+        return accepted
+
+    @cached_property
+    def released(self) -> int:
+        """The last step for which a worker read before all were done."""
+        steps = [worker.reads.step[worker.reads.step < self.steps] for worker in self.workers]
+        return max((int(read.max()) for read in steps if read.size), default=0)
+
+    @cached_property
+    def disagreement(self) -> str:
+        """Where final reads differ about an accepted gradient, in one line; empty if they agree.
+
+        After all is done there is one state, so one of them is stale or something was lost between them: which, the
+        record cannot tell.
+        """
+        shown = (self.final_counts != 0).any(axis=-1)  # [F, V, W, K]
+        differs = shown.any(axis=0) & ~shown.all(axis=0) & self.accepted
+        for variable, peer, step in np.argwhere(differs).tolist()[:1]:
+            has, lacks = (
+                [w for (w, _), s in zip(self.finals, shown[:, variable, peer, step], strict=True) if s == v]
+                for v in (True, False)
+            )
+            return (
+                f"final reads disagree: {has[0]} has {self.gradient(peer, step)}, in {self.variable(variable)}, "
+                f"{lacks[0]} has not"
+            )
+        return ""
 
     @cached_property
     def finals(self) -> tuple[tuple[Worker, int], ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from dataclasses import dataclass
 
 import psutil
@@ -27,7 +29,7 @@ def find_orphans() -> list[Orphan]:
             mark = process.environ().get(OWNER, "")
             pid, _, started = mark.partition(":")
             if mark and process.pid != os.getpid() and process_start(int(pid)) != started:
-                orphans.append(Orphan(process.pid, " ".join(process.cmdline())[:100]))
+                orphans.append(Orphan(process.pid, " ".join(" ".join(process.cmdline()).split())[:100]))
         except (psutil.Error, ValueError, OSError):
             continue  # gone meanwhile, or not ours to look at
     return orphans
@@ -36,13 +38,11 @@ def find_orphans() -> list[Orphan]:
 def end_orphans() -> list[Orphan]:
     """Kill them; returns those that were there and now are not."""
     found = find_orphans()
-    processes = []
     for orphan in found:
-        try:
-            process = psutil.Process(orphan.pid)
-            process.kill()
-            processes.append(process)
-        except psutil.Error:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    return [orphan for orphan in found if orphan.pid not in {process.pid for process in alive}]
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(orphan.pid).kill()
+    deadline = time.monotonic() + 5.0
+    # a zombie has ended: to collect it is for its parent, and in a container nobody may do so
+    while (alive := [orphan for orphan in found if process_start(orphan.pid)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return [orphan for orphan in found if orphan not in alive]

@@ -7,7 +7,8 @@ started cold. Requests arrive as JSON lines on standard input, reports leave as 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
-    {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits
+    {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits, and after them
+                                                                 {"stopped": true}: no descendant is left
                                                               -> {"exit": id, "status": n}
 
 Standard input is the lifeline: psconform holds its other end, so when it closes (exit, crash, SIGKILL) the keeper
@@ -54,26 +55,28 @@ class Keeper:
     def __init__(self) -> None:
         self.tasks: dict[int, str] = {}  # pid -> id
         self.deadline: float | None = None  # when stopping tasks are killed
-        self.stopping: set[str] = set()
+        self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
         self.buffer = b""
+        self.out = os.dup(1)
+        os.dup2(2, 1)  # what a module prints when it is imported is no report
 
     def report(self, **message: Any) -> None:
         """Write one line to psconform; if it is gone, the lifeline will tell."""
         with contextlib.suppress(OSError):
-            os.write(1, json.dumps(message).encode() + b"\n")
+            os.write(self.out, json.dumps(message).encode() + b"\n")
 
     def start(self, request: dict[str, Any]) -> None:
-        """Fork a task; its exec error comes back through a pipe."""
+        """Fork a task; what goes wrong before it is the task (its log, its directory, exec) comes back in a pipe."""
+        keeper = os.getpid()
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reader)
-            _become(request, writer)
+            _become(request, writer, keeper)
         os.close(writer)
         why = b""
-        if not request["entry"]:  # closed by exec; an entry point has no exec to wait for
-            while chunk := os.read(reader, 4096):
-                why += chunk
+        while chunk := os.read(reader, 4096):  # closed by exec or before the entry point: it can be signalled then
+            why += chunk
         os.close(reader)
         if why:
             os.waitpid(pid, 0)
@@ -84,11 +87,18 @@ class Keeper:
 
     def stop(self, ids: list[str], grace: float) -> None:
         """SIGTERM to the tasks; those still there after ``grace`` seconds are killed."""
-        self.stopping |= set(ids)
+        self.stopping = set(ids)
         self.deadline = time.monotonic() + grace
         self.signal_tasks(ids, signal.SIGTERM)
-        if not self.tasks:
-            kill_descendants()  # what tasks that ended by themselves have orphaned
+        self.settle()
+
+    def settle(self) -> None:
+        """Once the last task of a stop has ended: end what tasks have orphaned (daemons, which left the group)."""
+        if self.stopping is None or self.tasks:
+            return
+        kill_descendants()
+        self.stopping = self.deadline = None
+        self.report(stopped=True)
 
     def signal_tasks(self, ids: list[str], number: int) -> None:
         """Signal the process groups of these tasks."""
@@ -115,7 +125,7 @@ class Keeper:
     def tick(self) -> None:
         """Kill what outlived its grace."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            self.signal_tasks(list(self.stopping), signal.SIGKILL)
+            self.signal_tasks(list(self.stopping or ()), signal.SIGKILL)
             self.deadline = None
 
     def serve(self, wake: int) -> None:
@@ -126,6 +136,7 @@ class Keeper:
             if wake in ready:
                 os.read(wake, 4096)
             self.reap()
+            self.settle()
             self.tick()
             if 0 in ready:
                 data = os.read(0, 65536)
@@ -161,31 +172,35 @@ def kill_descendants() -> None:
         time.sleep(0.005)
 
 
-def _become(request: dict[str, Any], errors: int) -> NoReturn:
+def _become(request: dict[str, Any], errors: int, keeper: int) -> NoReturn:
     """In the child: turn into the task; never returns."""
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(127)  # the keeper was killed before the kernel knew what to do then
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        for source, stream in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, stream)
+        os.close(log)
+        os.close(null)
         os.chdir(request["cwd"])
         if not request["entry"]:
-            os.set_inheritable(errors, False)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
-        os.closerange(3, errors)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as a Python that starts cold has them
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(request["env"])
-        _call(request["entry"], request["argv"])
+        os.closerange(3, errors)
+        os.close(errors)
     except BaseException as error:
-        if not request["entry"]:
-            os.write(errors, f"{type(error).__name__}: {error}".encode())
-    os._exit(127)
+        os.write(errors, f"{type(error).__name__}: {error}".encode())
+        os._exit(127)
+    _call(request["entry"], request["argv"])
 
 
 def _call(entry: str, argv: list[str]) -> NoReturn:
@@ -207,9 +222,10 @@ def _call(entry: str, argv: list[str]) -> NoReturn:
         traceback.print_exc()
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # os._exit skips them, and a probe closes its record there
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status & 0xFF)
 
 
 def main(modules: list[str]) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -58,10 +59,16 @@ class LocalLauncher:
         self._reader.start()
         self._started: dict[str, int] = {}
         self._running: dict[str, Task] = {}
+        self._ended: list[Ended] = []
+        self._stopped = self._lost = False
         self._locks: list[socket.socket] = []
-        ready = self._expect("ready", timeout=120.0)
-        self.import_s, self.ready_s = float(ready["import_s"]), time.monotonic() - began
         self._generation = 0
+        try:
+            ready = self._expect("ready", timeout=120.0)
+        except BaseException:
+            self.close()
+            raise
+        self.import_s, self.ready_s = float(ready["import_s"]), time.monotonic() - began
 
     def __enter__(self) -> Self:
         return self
@@ -89,19 +96,15 @@ class LocalLauncher:
                 del self._running[key]
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
-            self._check_alive(report)
         return self._started[key]
 
     def poll(self, timeout: float) -> list[Ended]:
         """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
-        ended = []
         with contextlib.suppress(queue.Empty):
-            report = self._reports.get(timeout=timeout)
+            self._take(self._reports.get(block=not self._ended, timeout=timeout))
             while True:
-                self._check_alive(report)
-                if (one := self._take(report)) is not None:
-                    ended.append(one)
-                report = self._reports.get_nowait()
+                self._take(self._reports.get_nowait())
+        ended, self._ended = self._ended, []
         return ended
 
     @property
@@ -116,12 +119,14 @@ class LocalLauncher:
     def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
         """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""
         ended: list[Ended] = []
+        self._stopped = False
         self._send(stop=list(self._running), grace=grace)
         deadline = time.monotonic() + grace + 10.0
-        while self._running:
+        while not self._stopped:
             ended += self.poll(0.5)
-            if time.monotonic() > deadline:
+            if not self._stopped and time.monotonic() > deadline:
                 raise PsconformError(f"tasks could not be ended: {', '.join(map(str, self._running.values()))}")
+        ended += self.poll(0.0)
         self._generation += 1
         self._started.clear()
         for lock in self._locks:
@@ -167,6 +172,8 @@ class LocalLauncher:
 
     def _send(self, **request: Any) -> None:
         assert self._keeper.stdin is not None
+        if self._lost:  # its end of the pipe may be open for a moment longer
+            raise PsconformError("the keeper of the tasks is gone")
         try:
             self._keeper.stdin.write(json.dumps(request).encode() + b"\n")
             self._keeper.stdin.flush()
@@ -180,12 +187,14 @@ class LocalLauncher:
                 self._reports.put(json.loads(line))
         self._reports.put({"closed": True})
 
-    def _take(self, report: dict[str, Any]) -> Ended | None:
+    def _take(self, report: dict[str, Any]) -> None:
         if "started" in report:
             self._started[report["started"]] = int(report["pid"])
         elif "exit" in report and (task := self._running.pop(report["exit"], None)) is not None:
-            return Ended(task, int(report["status"]))
-        return None
+            self._ended.append(Ended(task, int(report["status"])))
+        elif "stopped" in report:
+            self._stopped = True
+        self._check_alive(report)
 
     def _expect(self, key: str, *, timeout: float) -> dict[str, Any]:
         try:
@@ -200,7 +209,11 @@ class LocalLauncher:
 
     def _check_alive(self, report: dict[str, Any]) -> None:
         if report.get("closed"):
+            for key in self._running:  # the kernel has killed the tasks, but not what they had started
+                with contextlib.suppress(OSError, KeyError):
+                    os.killpg(self._started[key], signal.SIGKILL)
             self._running.clear()
+            self._lost = True
             raise PsconformError("the keeper of the tasks ended, and with it all tasks")
 
 
@@ -210,9 +223,10 @@ def owner_mark() -> str:
 
 
 def process_start(pid: int) -> str:
-    """Start time of a process in clock ticks since boot, empty if it is gone or /proc is missing."""
+    """Start time of a process in clock ticks since boot, empty if it is gone, a zombie, or /proc is missing."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+        return "" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return ""
 

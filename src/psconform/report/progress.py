@@ -23,7 +23,7 @@ def states_of(progress: Progress) -> str:
 @contextmanager
 def show_progress(plan: Plan) -> Iterator[Notify]:
     """Yields the function to call with each Progress."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"starting {plan.target.name} on {plan.layout.text}, {plan.layout.update}; run folder {plan.out}")
     if not console.is_terminal:
         yield _lines(console)

@@ -40,7 +40,10 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
     """
     path = folder / "events" / "worker-0.jsonl"
     file = read_events(path, run=manifest.run, name=str(Task("worker", 0))) if path.exists() else None
-    reads = [_values(event) for event in (file.events if file else ()) if isinstance(event, Read) and event.raw]
+    try:
+        reads = [_values(event) for event in (file.events if file else ()) if isinstance(event, Read) and event.raw]
+    except ValueError as error:  # a client in another language may write anything
+        raise PsconformError(f"calibration of target {manifest.target}: a raw read is no float32 ({error})") from None
     if not reads or (file is not None and not file.ended):
         why = "; ".join(manifest.reasons) or "the trainer wrote no events: does it use the probe?"
         raise PsconformError(f"calibration run of target {manifest.target} failed: {why} (see {folder / 'logs'})")
@@ -59,6 +62,8 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
 
     if any(read.shape != reads[-1].shape for read in reads) or reads[-1].shape[1:] != (2 * STEPS + 1,):
         raise refuse("the parameters change shape between reads")
+    if len(reads) > 1 and reads[0][:, STEPS - 1].any():  # read before the first step
+        raise refuse("the parameters do not start at zero: initialise every variable with probe.initial()")
     last = reads[-1].astype(np.float64)
     if not np.isfinite(last).all():
         raise refuse("the parameters are not finite")
@@ -74,11 +79,11 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
         raise refuse("the parameters move along the gradient, not against it (gradient ascent?)")
     if np.allclose(shown, shown[0], rtol=RELATIVE, atol=0):
         return float(np.median(shown))
-    if any(np.allclose(r, r[0], rtol=RELATIVE, atol=0) for r in rates.T) and (rates.max(axis=1) > 0).all():
-        per_variable = rates.T[0]
-        if not np.allclose(per_variable, per_variable[0], rtol=RELATIVE, atol=0):
-            raise refuse(f"variables have different learning rates: {np.round(per_variable, 6).tolist()}")
-    if (np.diff(rates, axis=1) <= RELATIVE * rates[:, :1]).all():
+    if all(np.allclose(row, row[0], rtol=RELATIVE, atol=0) for row in rates):
+        raise refuse(f"variables have different learning rates: {np.round(rates[:, 0], 6).tolist()}")
+    # a cap on gradients shows in the last two, or from the first on; a rate that falls with time leaves them growing
+    capped = np.isclose(rates[:, 0], rates[:, 1], rtol=RELATIVE) | (-heads[:, 2] <= -heads[:, 1] * (1 + RELATIVE))
+    if (np.diff(rates, axis=1) <= RELATIVE * rates[:, :1]).all() and capped.all():
         raise refuse(
             "larger gradients count for less: gradient clipping, normalisation or an adaptive optimizer "
             f"(rates {np.round(rates[0], 6).tolist()} for gradients of {', '.join(f'{s * UNIT:g}' for s in SCALES)})"

@@ -155,8 +155,11 @@ class _Execution:
 
     def end(self) -> None:
         """Stop whatever runs and close the record."""
-        for ended in self.launcher.stop_all():
-            self._note(ended, stopped=True)
+        try:
+            for ended in self.launcher.stop_all():
+                self._note(ended, stopped=True)
+        except PsconformError as error:  # the keeper is gone, so are the tasks; the record is closed all the same
+            self.reasons.append(str(error))
         self._grown()
         self._notify()
         self.log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -77,12 +78,15 @@ class Session:
 
     def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
-        folder = plan.out.with_name(plan.out.name + ".calibration")
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
         layout = dataclasses.replace(plan.layout, workers=1)
         workload = msgspec.structs.replace(plan.workload, steps=STEPS, scales=SCALES, unit=None, reads=1, read_every=1)
         self.clusters += 1
-        manifest = execute(plan, launcher, folder=folder, layout=layout, workload=workload)
+        try:
+            manifest = execute(plan, launcher, folder=folder, layout=layout, workload=workload)
+        except (KeyboardInterrupt, SystemExit):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)
         return rate

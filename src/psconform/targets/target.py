@@ -116,7 +116,7 @@ def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
         return text.format_map(values)
     except KeyError as error:
         raise BadInput(place, "unknown placeholder", value=error.args[0], choices=PLACEHOLDERS) from None
-    except (ValueError, IndexError, AttributeError) as error:
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
         raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
 
 

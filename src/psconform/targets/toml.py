@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +58,7 @@ def load_target(path: Path) -> Target:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(str(path), f"is not TOML: {error}") from None
     try:
         file = _File.model_validate(raw)
@@ -73,7 +74,15 @@ def load_target(path: Path) -> Target:
         env = tuple({**file.env, **job.env}.items())
         jobs[name] = Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
         for where, text in [("command", part) for part in job.command] + [(f"env.{k}", v) for k, v in env]:
-            fill(text, dict.fromkeys(PLACEHOLDERS, ""), place=f"{path}: jobs.{name}.{where}")
+            _check_template(text, place=f"{path}: jobs.{name}.{where}")
+        for variable, _ in env:
+            if not variable or "=" in variable or "\0" in variable:
+                raise BadInput(f"{path}: jobs.{name}.env", "is no name of an environment variable", value=variable)
+        try:
+            re.compile(job.ready.log)
+        except re.error as error:
+            problem = f"is no regular expression ({error})"
+            raise BadInput(f"{path}: jobs.{name}.ready.log", problem, value=job.ready.log) from None
     return Target(
         name=file.name,
         source=str(path.resolve()),
@@ -83,6 +92,16 @@ def load_target(path: Path) -> Target:
         tf_config=file.tf_config,
         here=here,
     )
+
+
+def _check_template(text: str, *, place: str) -> None:
+    """Fill it in once for practice, so that a wrong placeholder shows before anything starts."""
+    if "\0" in text:
+        raise BadInput(place, "must not contain a null character", value=text)
+    try:
+        fill(text, dict.fromkeys(PLACEHOLDERS, ""), place=place)
+    except TypeError as error:  # {host[name]}
+        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
 
 
 def _claims(path: Path, tables: dict[str, dict[str, str]]) -> dict[str, Claims]:
@@ -112,9 +131,11 @@ def _bad_field(path: Path, error: ValidationError) -> BadInput:
             value=str(first["loc"][-1]),
             choices=_fields(first["loc"][:-1]),
         )
-    return BadInput(
-        place, first["msg"], value=first["input"], choices=LEVELS if first["loc"][:1] == ("claims",) else ()
-    )
+    choices: tuple[str, ...] = ()
+    if first["loc"][:1] == ("claims",):  # claims, claims.UPDATE, claims.UPDATE.DIMENSION
+        known = (UPDATES, tuple(LEVELS), LEVELS.get(where.rpartition(".")[2], tuple(LEVELS)))
+        choices = known[min(len(first["loc"]), 3) - 1]
+    return BadInput(place, first["msg"], value=first["input"], choices=choices)
 
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:

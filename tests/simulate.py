@@ -1,0 +1,217 @@
+"""A ps/worker trainer in one process: numpy, no sockets, no threads, the order of events drawn from a seed.
+
+It drives the real probe and leaves a complete run folder, as runner/execute.py does, in a few milliseconds. ``Trainer``
+keeps its promises; the subclasses in bugs.py break them, each in one place.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from psconform.claims import DEFAULTS, Claims
+from psconform.history.build import RUNNER
+from psconform.history.manifest import Manifest, Workload
+from psconform.layout import Layout
+from psconform.probe import UNIT, EventLog, Probe
+from psconform.runner.folder import new_folder, write_spec
+from psconform.runner.verdicts import Judged, judge_folder
+
+
+class Trainer:
+    """``shards[v]`` is the ps of variable v. A push reaches one ps after another, a read too; others run in between."""
+
+    level: tuple[str, ...] = ()  # a claim other than the usual one: dimension, level
+    final = True
+    names_shards = True
+
+    def __init__(self, *, update="sync", workers=2, shards=(0,), steps=8, reduction="mean", versions=True, seed=0):
+        self.layout = Layout(ps=max(shards) + 1, workers=workers, update=update, reduction=reduction)
+        self.workers, self.shards, self.steps, self.versioned = workers, shards, steps, versions
+        self.sync, self.random = update == "sync", random.Random(seed)
+        self.servers = range(self.layout.ps)
+        self.version = [0 for _ in self.servers]
+        self.arrived = [0 for _ in self.servers]
+        self.exits: dict[str, int] = {}
+        self.mean = workers if self.sync and reduction == "mean" else 1
+
+    # What a bug overrides.
+
+    def weight(self, worker, step, variable, attempt):
+        """How much of this gradient the server takes."""
+        return 1.0
+
+    def share(self):
+        """What a sync round is divided by."""
+        return self.mean
+
+    def quorum(self):
+        """Gradients in a sync round."""
+        return self.workers
+
+    def waits_for(self, worker, step):
+        """The version that a worker waits for before it reads."""
+        return step if self.sync else 0
+
+    def view(self, worker, step, values, versions):
+        """What a worker gets to see of what it read."""
+        return values, versions
+
+    def reads(self, worker, step):
+        """Reads before the push of this step."""
+        return 1
+
+    def attempts(self, worker, step):
+        """How often this gradient is sent."""
+        return 1
+
+    def outcome(self, worker, step, attempt):
+        """What the worker is told; None: nothing."""
+        return "ok"
+
+    def told(self, worker, step, versions):
+        """The versions in an acknowledgement."""
+        return versions
+
+    def before(self, worker, step):
+        """Called before a worker reads."""
+
+    def ends(self, worker, step):
+        """Does the worker end here? "killed" or "quits"."""
+        return ""
+
+    # The trainer.
+
+    def run(self, folder: Path) -> Path:
+        """Train into a new run folder."""
+        folder = new_folder(folder)
+        usual = {**DEFAULTS[self.layout.update].as_dict()}
+        usual["reduction"] = self.layout.reduction if self.sync else "none"
+        claims = Claims.from_dict(usual | dict([self.level] if self.level else []))
+        manifest = Manifest(
+            run="simulated",
+            created="2026-01-01T00:00:00+0000",
+            target="simulated",
+            source="tests/simulate.py",
+            layout=self.layout,
+            claims=claims,
+            workload=Workload(steps=self.steps, unit=UNIT / self.mean),
+        )
+        spec = json.loads(write_spec(folder, manifest, wait_s=0.0).read_text())
+        spec["vector_every"] = 4  # so that a short run has several
+        log = EventLog(folder / "events" / f"{RUNNER.slug}.jsonl", run=manifest.run, task=str(RUNNER), incarnation=0)
+        self.probes = [Probe(spec, task=f"worker:{w}", folder=str(folder)) for w in range(self.workers)]
+        self.folder = folder
+        self.theta = [self.probes[0].initial() for _ in self.shards]
+        self.pending = [np.zeros_like(theta) for theta in self.theta]
+        self.initialise()
+        self._schedule()
+        for probe in self.probes:
+            probe.close()
+        for task in self.layout.tasks:
+            log.write("exit", of=str(task), status=self.exits.get(str(task), 0))
+        log.close()
+        manifest.status = "finished"
+        manifest.write(folder)
+        return folder
+
+    def judge(self, folder: Path) -> Judged:
+        """Train, and judge the run."""
+        return judge_folder(self.run(folder))
+
+    @property
+    def placed(self):
+        """What a read says of the place of variables."""
+        return self.shards if self.names_shards else None
+
+    def initialise(self):
+        """The chief has written the parameters."""
+        self.probes[0].initialised(self.theta)
+
+    def _schedule(self):
+        """Let one worker after another go on; stops when all are through or all wait."""
+        waiting: set[int] = set()
+        running = {worker: self._train(worker) for worker in range(self.workers)}
+        while set(running) - waiting:
+            worker = self.random.choice(sorted(set(running) - waiting))
+            try:
+                idle = next(running[worker])
+            except StopIteration:
+                del running[worker]
+                idle = False
+            waiting = waiting | {worker} if idle else set()
+
+    def _train(self, worker) -> Iterator[bool]:
+        """Yields whether the worker waits for others."""
+        probe, done = self.probes[worker], self.folder / "done"
+        for step in range(self.steps):
+            self.before(worker, step)
+            if how := self.ends(worker, step):
+                yield from self._leave(worker, how)
+                return
+            while min(self.version) < self.waits_for(worker, step):
+                yield True
+            for _ in range(self.reads(worker, step)):
+                values, versions = yield from self._pull()
+                values, versions = self.view(worker, step, values, versions)
+                probe.read(values, versions if self.versioned else None, step=step, shards=self.placed)
+            for attempt in range(self.attempts(worker, step)):
+                gradient = probe.gradient(step)
+                probe.push(step, attempt)
+                yield False
+                versions = self.told(worker, step, (yield from self.push(worker, step, gradient, attempt)))
+                if outcome := self.outcome(worker, step, attempt):
+                    probe.ack(step, outcome, versions if self.versioned else None, attempt=attempt)
+                yield False
+        done.joinpath(f"worker-{worker}").touch()
+        while len(list(done.iterdir())) < self.workers:
+            yield True
+        if self.final:
+            probe.wait_for_all()
+            while self.quorum() == self.workers and min(self.version) < self.waits_for(worker, self.steps):
+                yield True
+            values, versions = self.view(worker, self.steps, *(yield from self._pull()))
+            probe.read(values, versions if self.versioned else None, final=True, shards=self.placed)
+
+    def _leave(self, worker, how):
+        marker = self.folder / "done" / f"worker-{worker}"
+        if how == "killed":
+            self.exits[f"worker:{worker}"] = -9
+            self.probes[worker].close()
+            path = self.folder / "events" / f"worker-{worker}.jsonl"
+            path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))  # no end event
+        marker.write_text("dead\n")
+        yield False
+
+    def _pull(self):
+        values = [np.zeros(0, np.float32) for _ in self.shards]
+        versions = []
+        for server in self.servers:
+            for variable, shard in enumerate(self.shards):
+                if shard == server:
+                    values[variable] = self.theta[variable].copy()
+            versions.append(self.version[server])
+            yield False
+        return values, versions
+
+    def push(self, worker, step, gradient, attempt):
+        """Offer a gradient to every server; returns their versions at the apply."""
+        versions = []
+        for server in self.servers:
+            mine = [variable for variable, shard in enumerate(self.shards) if shard == server]
+            for variable in mine:
+                self.pending[variable] += gradient * np.float32(self.weight(worker, step, variable, attempt))
+            self.arrived[server] += 1
+            versions.append(self.version[server] + 1)
+            if not self.sync or self.arrived[server] >= self.quorum():
+                for variable in mine:
+                    self.theta[variable] -= self.pending[variable] / np.float32(self.share())
+                    self.pending[variable][:] = 0
+                self.arrived[server] = 0
+                self.version[server] += 1
+            yield False
+        return versions

@@ -1,0 +1,93 @@
+"""Rules that hold for every check, whatever it judges."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from psconform.checks import CHECKS, judge_history
+from psconform.history.build import load_history
+from psconform.verdict import exit_code
+
+from . import bugs
+from .simulate import Trainer
+
+
+@pytest.fixture
+def histories(tmp_path):
+    return [load_history(Trainer(update=update, shards=(0, 1)).run(tmp_path / update)) for update in ("sync", "async")]
+
+
+def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories):
+    verdicts = [verdict for history in histories for verdict in judge_history(history)]
+    assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
+    for check in CHECKS:
+        assert check.definition.startswith(f"{check.name}:")
+        assert "Assumes:" in check.definition or "Claimed" in check.definition
+
+
+def test_every_check_is_violated_by_some_bug():
+    from .test_checks_bugs import VIOLATED
+
+    assert {name for *_, names in VIOLATED for name in names.split()} == {check.name for check in CHECKS}
+
+
+def test_check_that_crashes_is_unknown(histories):
+    for history in histories:
+        broken = dataclasses.replace(history, variables=history.variables + 1)  # a real crash: arrays do not fit
+        crashed = [v for v in judge_history(broken) if v.reason.startswith("the check crashed: ")]
+        assert {"A7", "R1", "R2", "I1"} <= {v.guarantee for v in crashed}
+        assert all(v.status == "unknown" for v in crashed)
+
+
+def test_nothing_is_valid_on_an_incomplete_record(histories):
+    for history in histories:
+        gap = dataclasses.replace(history, gaps=("the disk was full",))
+        verdicts = judge_history(gap)
+        assert {v.status for v in verdicts} == {"unknown", "not judged"}
+        assert all(v.reason == "incomplete: the disk was full" for v in verdicts if v.status == "unknown")
+        assert exit_code(verdicts) == 2
+
+
+def test_a_violation_on_an_incomplete_record_stays_one(tmp_path):
+    history = load_history(bugs.Twice(update="async").run(tmp_path / "run"))
+    gap = dataclasses.replace(history, gaps=("the disk was full",))
+    assert {v.guarantee for v in judge_history(gap) if v.status == "violated"} == {"A1", "R1", "R2"}
+
+
+def test_nothing_is_valid_where_nothing_was_trained(tmp_path):
+    class Idle(Trainer):
+        def attempts(self, worker, step):
+            return 0
+
+        def waits_for(self, worker, step):
+            return 0
+
+    judged = Idle().judge(tmp_path / "run")
+    assert {v.status for v in judged.verdicts} == {"unknown", "not judged"}
+    assert "nothing was trained: no gradient was pushed" in {v.reason for v in judged.verdicts}
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_record_cut_at_any_line_blames_nobody_and_passes_nothing(tmp_path, update):
+    # the parameters show updates of which the record no longer tells: unknown, not phantoms
+    folder = Trainer(update=update, shards=(0, 1), steps=5).run(tmp_path / "run")
+    path = folder / "events" / "worker-1.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        verdicts = judge_history(load_history(folder))
+        assert {v.status for v in verdicts} <= {"unknown", "not judged"}, (kept, verdicts)
+    path.unlink()
+    assert {v.status for v in judge_history(load_history(folder))} <= {"unknown", "not judged"}
+
+
+@pytest.mark.parametrize("bug", [bugs.SentTwice, bugs.FailedNotApplied, bugs.NeverTold])
+def test_record_with_retries_cut_at_any_line_blames_nobody(tmp_path, bug):
+    folder = bug(update="async", steps=5).run(tmp_path / "run")
+    path = folder / "events" / "worker-1.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        assert {v.status for v in judge_history(load_history(folder))} <= {"unknown", "not judged"}, kept

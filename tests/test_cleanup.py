@@ -1,0 +1,92 @@
+"""Leftovers: processes that a killed psconform has left behind are found and ended, all others left alone."""
+
+import os
+import re
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from psconform.launchers.cleanup import end_orphans, find_orphans
+from psconform.launchers.local import OWNER, LocalLauncher, owner_mark, process_start
+from psconform.layout import Command, Task
+
+
+@pytest.fixture
+def start():
+    """Starts sleeping processes that bear a mark; ends them after the test."""
+    processes = []
+
+    def sleeper(mark):
+        command = [sys.executable, "-c", "import time; time.sleep(1000)  # a\n# comment"]
+        processes.append(subprocess.Popen(command, env={**os.environ, OWNER: mark}))
+        return processes[-1]
+
+    yield sleeper
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def owner():
+    """A process that lives until the test is over; a mark may name it."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def mark_of(process):
+    return f"{process.pid}:{process_start(process.pid)}"
+
+
+def orphans():
+    return {orphan.pid: orphan for orphan in find_orphans()}
+
+
+def clean():
+    command = [sys.executable, "-m", "psconform.cli", "clean"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(re.match(r"ended \d+: |\d+ process\(es\) ended$", line) for line in done.stdout.splitlines())
+    return done.stdout
+
+
+def test_clean_ends_what_a_dead_psconform_has_left(start, owner):
+    orphan = start(mark_of(owner))
+    assert orphan.pid not in orphans()  # its owner lives
+    assert f"ended {orphan.pid}:" not in clean()
+    owner.kill()
+    owner.wait()
+    assert orphan.pid in orphans()
+    assert f"ended {orphan.pid}: {sys.executable} -c import time; time.sleep(1000) # a # comment\n" in clean()
+    assert orphan.wait(timeout=1) == -9
+    assert f"ended {orphan.pid}:" not in clean()
+
+
+def test_an_owner_that_nobody_has_waited_for_is_dead(start, owner):
+    orphan = start(mark_of(owner))
+    psutil.Process(owner.pid).kill()  # a zombie until the fixture waits for it
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(owner.pid).status() == psutil.STATUS_ZOMBIE
+    assert orphan.pid in orphans()
+
+
+def test_a_recycled_process_id_is_not_taken_for_the_owner(start, owner):
+    mark = f"{owner.pid}:{int(process_start(owner.pid)) - 1}"
+    orphan = start(mark)
+    assert orphan.pid in orphans()
+
+
+@pytest.mark.parametrize("mark", ["", "no mark", "x:1", ":"])
+def test_other_marks_are_nobodys(start, mark):
+    assert start(mark).pid not in orphans()
+
+
+def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
+    with LocalLauncher() as launcher:
+        pid = launcher.start(Task("ps", 0), Command(("sleep", "1000")), env={}, log=tmp_path / "a.log")
+        assert psutil.Process(pid).environ()[OWNER] == owner_mark()
+        assert pid not in orphans()
+        assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}
+        assert launcher.running == (Task("ps", 0),)

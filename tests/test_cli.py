@@ -1,0 +1,206 @@
+"""The command line as its users meet it: what it prints, one line per error, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import psconform
+from psconform.cli import main
+
+TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
+
+
+def call(*arguments, cwd=None, stdin=subprocess.DEVNULL, **env):
+    command = [sys.executable, "-m", "psconform.cli", *map(str, arguments)]
+    environment = {**os.environ, **env}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, stdin=stdin, env=environment, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The entry point of the command, called in this process in a folder of its own: a start costs half a second."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, before)
+
+
+def refused(arguments, monkeypatch, capfd):
+    """The one line that says what is wrong with a call."""
+    monkeypatch.setattr(sys, "argv", ["psconform", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (3, ""), err
+    return one_line(err)
+
+
+def one_line(err):
+    first, *rest = err.splitlines()
+    assert first.startswith("psconform: ")
+    assert len(rest) <= 1
+    assert all(line.startswith("Usage: psconform") for line in rest)
+    return first
+
+
+def test_version():
+    done = call("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"psconform {psconform.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("check",), ("list",), ("doctor",), ("clean",)])
+def test_help(command):
+    done = call(*command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage:" in done.stdout
+    words = ("run", "check", "list", "doctor", "clean", "Exit codes") if not command else ("--help",)
+    assert all(word in done.stdout for word in words)
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("targets", {"reference"}),
+        ("workloads", {"ledger"}),
+        ("checks", {"S1", "R1", "A5"}),
+        ("layouts", {"small", "default", "wide", "single"}),
+        ("defects", {"drop-gradient", "apply-twice"}),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_lists(monkeypatch, capfd, what, names):
+    monkeypatch.setattr(sys, "argv", ["psconform", "list", what])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    text, machine = capfd.readouterr().out, call("list", what, "--json")
+    assert (ended.value.code, machine.returncode, machine.stderr) == (0, 0, "")
+    rows = json.loads(machine.stdout)
+    assert names <= {row["name"] for row in rows}
+    assert len({tuple(row) for row in rows}) == 1
+    assert all(row["name"] in text for row in rows)
+
+
+def test_doctor():
+    done = call("doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [set(part) for part in found] == [{"name", "found", "version", "needed_for", "advice"}] * len(found)
+    assert [part["name"] for part in found] == ["python", "tensorflow", "docker", "toxiproxy", "gpus"]
+    assert all(part["needed_for"] and (part["found"] is not bool(part["advice"])) for part in found)
+    text = call("doctor")
+    assert text.returncode == 0
+    assert all(part["name"] in text.stdout for part in found)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/[x]", "http://localhost:port", "no url", "http://[bad"])
+def test_doctor_shows_a_url_that_nothing_answers_as_it_is(url):
+    done = call("doctor", "--json", TOXIPROXY_URL=url)
+    assert done.returncode == 0, done.stderr
+    (part,) = (part for part in json.loads(done.stdout) if part["name"] == "toxiproxy")
+    assert not part["found"]
+    assert url in part["advice"]
+    if "[x]" in url:
+        assert url in call("doctor", TOXIPROXY_URL=url, COLUMNS="300").stdout
+
+
+def test_clean_says_how_many():
+    done = call("clean")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].endswith(" process(es) ended")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", ["command"]),
+        ("frobnicate", ["frobnicate"]),
+        ("--frobnicate", ["--frobnicate"]),
+        ("run --frobnicate", ["--frobnicate"]),
+        ("run one two", ["two"]),
+        ("run --steps", ["--steps"]),
+        ("run --steps many", ["--steps", "many", "integer"]),
+        ("run --steps 0", ["--steps", "0", "between 1 and"]),
+        ("run --steps -1", ["--steps", "-1"]),
+        ("run --steps 99999999", ["--steps", "99999999"]),
+        ("run --seed -1", ["--seed", "-1"]),
+        ("run --reads 0", ["--reads", "0"]),
+        ("run --read-every 51", ["--read-every", "51", "between 1 and 50"]),
+        ("run --patience nan", ["--patience", "nan"]),
+        ("run --patience 0", ["--patience", "0"]),
+        ("run --layout ps=2", ["--layout", "ps=2", "worker"]),
+        ("run --layout ps=2,worker=0", ["worker", "0", "between 1 and"]),
+        ("run --layout ps=2,worker=999", ["worker", "999"]),
+        ("run --layout ps=2,ps=2", ["--layout", "ps twice"]),
+        ("run --layout ps=2,workers=3", ["--layout", "'workers'", "valid: ps, worker", "did you mean 'worker'"]),
+        ("run --layout smal", ["--layout", "'smal'", "small, default, wide, single"]),
+        ("run --update later", ["update", "'later'", "valid: sync, async"]),
+        ("run --reduction max", ["reduction", "'max'", "valid: mean, sum"]),
+        ("run --workload digits", ["--workload", "'digits'", "valid: ledger"]),
+        ("run --defect apply-twise", ["--defect", "'apply-twise'", "did you mean 'apply-twice'"]),
+        ("run --defect sum-not-mean --update async", ["--update", "'async'", "sync"]),
+        ("run --defect torn-read --layout small", ["--layout", "ps=1,worker=2", "at least 2 ps"]),
+        ("run {target} --defect apply-twice", ["--defect", "apply-twice", "reference"]),
+        ("run referense", ["TARGET", "'referense'", "did you mean 'reference'"]),
+        ("run missing.toml", ["missing.toml", "No such file"]),
+        ("run {here}", ["TARGET", "no such target"]),
+        ("run {here}/full/bad.toml", ["bad.toml", "is not TOML"]),
+        ("run {here}/full/empty.toml", ["empty.toml: name", "is missing"]),
+        ("run --out {here}/full", ["--out", "/full'", "not empty"]),
+        ("run --out {here}/file", ["--out", "/file'"]),
+        ("run --out {here}/file/below", ["--out", "/file/below'", "is not a folder"]),
+        ("run {target} --out {here}/full", ["--out", "/full'", "not empty"]),
+        ("list", ["what"]),
+        ("list everything", ["'everything'", "'targets'", "'workloads'", "'checks'", "'layouts'", "'defects'"]),
+        ("check", ["folder"]),
+        ("check {here}/missing", ["/missing", "not a run folder", "manifest.json"]),
+        ("check {here}/file", ["/file", "not a run folder"]),
+        ("check {here}/full", ["/full", "not a run folder"]),
+        ("check {here}/odd", ["/odd/manifest.json", "not a manifest"]),
+        ("check {long}", ["File name too long"]),
+    ],
+)
+def test_bad_input_is_one_line_with_place_value_and_choices(here, monkeypatch, capfd, arguments, says):
+    (here / "file").write_text("")
+    (here / "full").mkdir()
+    (here / "full" / "bad.toml").write_text("name = ")
+    (here / "full" / "empty.toml").write_text("")
+    (here / "odd").mkdir()
+    (here / "odd" / "manifest.json").write_text('{"run": 1}')
+    before = sorted(here.rglob("*"))
+    words = arguments.format(here=here, target=TARGET, long="x" * 300).split()
+    line = refused(words, monkeypatch, capfd)
+    assert [word for word in says if word.lower() not in line.lower()] == [], line
+    assert sorted(here.rglob("*")) == before  # nothing was made
+
+
+@pytest.mark.parametrize("arguments", [("run", "--steps", "many"), ("run", "no\nsuch"), ("check", "missing\nfolder")])
+def test_bad_input_to_the_command_itself(tmp_path, arguments):
+    done = call(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    one_line(done.stderr)
+
+
+@pytest.mark.parametrize(("redirected", "status"), [(">/dev/full", 4), ("| true", 4), (">&-", 0)])
+def test_output_that_cannot_be_written_is_no_traceback(redirected, status):
+    script = f"set -o pipefail; {sys.executable} -c 'from psconform.cli import main; main()' list checks {redirected}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
+def test_internal_failure_is_one_line_and_status_4(tmp_path):
+    (tmp_path / "target.toml").write_text(TARGET.read_text().replace('"{python}"', '"no-such-program"'))
+    done = call("run", "target.toml", "--out", "run", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    starting, line = done.stderr.splitlines()
+    assert starting.startswith("starting socket-ps on ps=2,worker=3, sync")
+    assert line.startswith("psconform: ps:0 cannot be started: FileNotFoundError")
+    assert "no-such-program" in line

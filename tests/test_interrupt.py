@@ -1,0 +1,172 @@
+"""psconform or its tasks die in the middle of a run: nothing survives, and what was recorded can be read."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+TRAINER = """
+import os, sys, time
+from pathlib import Path
+if sys.argv[1] == "ps":
+    time.sleep(1000)
+from psconform.probe import Probe
+here, spec = Path(__file__).parent, Path(os.environ["PSCONFORM_SPEC"])
+calibration = spec.parent.name.endswith(".calibration")
+
+def reached(moment):
+    if not calibration:
+        (here / moment).write_text(f"{os.getpid()} {os.getppid()}\\n")
+        if sys.argv[2] == moment:
+            os.kill(os.getpid(), 9)
+
+reached("start")
+probe = Probe.from_env()
+theta = probe.initial()
+reached("created")
+probe.initialised([theta])
+for step in range(probe.steps):
+    probe.read([theta])
+    if step == 1:
+        reached("read")
+    gradient = probe.gradient(step)
+    probe.push(step)
+    if step == 2:
+        reached("pushed")
+    theta -= 0.5 * gradient
+    if step == 3:
+        reached("applied")
+    probe.ack(step, "ok")
+    if not calibration and step > 5:
+        reached("going")
+        time.sleep(float(sys.argv[3]))
+probe.wait_for_all()
+reached("done")
+probe.read([theta], final=True)
+reached("final")
+probe.close()
+reached("closed")
+"""
+TARGET = """
+name = "alone"
+tf_config = false
+[jobs.ps]
+command = ["{python}", "{here}/trainer.py", "ps"]
+exits = false
+[jobs.worker]
+command = ["{python}", "{here}/trainer.py", "worker", "MOMENT", "PAUSE"]
+[claims.async]
+delivery = "exactly-once"
+"""
+
+
+def until(condition, *, seconds=20.0):
+    """Wait until the condition gives something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+def gone(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def command(folder, *arguments, moment="never", pause=0.0):
+    (folder / "trainer.py").write_text(TRAINER)
+    (folder / "target.toml").write_text(TARGET.replace("MOMENT", moment).replace("PAUSE", str(pause)))
+    return [sys.executable, "-m", "psconform.cli", *arguments]
+
+
+RUN = ("run", "target.toml", "--layout", "ps=2,worker=1", "--update", "async", "--steps", "20", "--out", "out")
+
+
+@pytest.fixture
+def running(tmp_path):
+    """psconform in the middle of a run, and all processes below it: keeper, two ps, a worker."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words = command(tmp_path, *RUN, pause=1000.0)
+    with subprocess.Popen(words, cwd=tmp_path, start_new_session=True, **pipes) as process:
+        try:
+            until((tmp_path / "going").exists)
+            below = psutil.Process(process.pid).children(recursive=True)
+            yield process, below
+        finally:
+            process.kill()
+        until(lambda: all(map(gone, below)), seconds=1.0)
+
+
+def check(folder):
+    """Judge what is left offline; gives exit code and text."""
+    words = [sys.executable, "-m", "psconform.cli", "check", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    assert "Traceback" not in done.stdout
+    return done.returncode, done.stdout
+
+
+def test_the_trainer_is_valid_if_nothing_happens(tmp_path):
+    words = command(tmp_path, *RUN)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "out.calibration").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_its_tasks_and_can_be_read(running, tmp_path, number):
+    process, below = running
+    assert len(below) == 4
+    process.send_signal(number)
+    until(lambda: all(map(gone, below)), seconds=1.0)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "psconform: interrupted; all tasks have been ended"
+    assert err.count("psconform:") == 1
+    assert "Traceback" not in err
+    status, text = check(tmp_path / "out")
+    assert status == 2
+    assert "the run is interrupted, not finished" in text
+
+
+def test_a_killed_psconform_leaves_no_task_and_a_record_that_can_be_read(running, tmp_path):
+    process, below = running
+    process.kill()
+    until(lambda: all(map(gone, below)), seconds=1.0)
+    status, text = check(tmp_path / "out")
+    assert status == 2
+    assert "the run is running, not finished" in text
+
+
+def test_a_killed_keeper_is_one_clear_error(running, tmp_path):
+    process, below = running
+    (keeper,) = (child for child in below if child.ppid() == process.pid)
+    keeper.kill()
+    until(lambda: all(map(gone, below)), seconds=1.0)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out) == (4, "")
+    assert err.splitlines()[-1] == "psconform: the keeper of the tasks ended, and with it all tasks"
+    assert "Traceback" not in err
+    status, text = check(tmp_path / "out")
+    assert status == 2
+    assert "the run is failed, not finished" in text
+
+
+@pytest.mark.parametrize(
+    "moment", ["start", "created", "read", "pushed", "applied", "going", "done", "final", "closed"]
+)
+def test_a_killed_worker_ends_the_run_and_leaves_it_unknown(tmp_path, moment):
+    words = command(tmp_path, *RUN, moment=moment)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "worker:0 was ended by signal 9" in done.stdout
+    assert not any(psutil.pid_exists(int(pid)) for pid in (tmp_path / moment).read_text().split())  # worker, keeper
+    status, text = check(tmp_path / "out")
+    assert (status, "worker:0 was ended by signal 9" in text) == (2, True)

@@ -1,0 +1,141 @@
+"""target.toml: every mistake is one error that names the place, the value and the valid choices."""
+
+from __future__ import annotations
+
+import pytest
+
+from psconform.errors import BadInput
+from psconform.layout import Task
+from psconform.targets.toml import load_target
+
+GOOD = """
+name = "mine"
+env = { A = "1" }
+[jobs.ps]
+command = ["{python}", "train.py", "--job={job}"]
+ready = { log = "serving on \\\\d+", timeout_s = 5.0 }
+exits = false
+[jobs.worker]
+command = ["{python}", "train.py", "--index={index}"]
+env = { A = "2", B = "{seed}" }
+[claims.async]
+delivery = "at-least-once"
+"""
+
+
+def load(folder, text):
+    path = folder / "target.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_target(path)
+
+
+def refused(folder, text):
+    with pytest.raises(BadInput) as caught:
+        load(folder, text)
+    message = str(caught.value)
+    assert message.startswith(str(folder / "target.toml"))
+    assert "\n" not in message or "is not TOML" in message
+    return message.removeprefix(str(folder / "target.toml") + ": ")
+
+
+def test_good_file_is_read_in_full(tmp_path):
+    target = load(tmp_path, GOOD)
+    assert (target.name, target.here, target.reductions) == ("mine", tmp_path, ("mean", "sum"))
+    assert dict(target.jobs["worker"].env) == {"A": "2", "B": "{seed}"}  # the job's own value wins
+    assert dict(target.jobs["ps"].env) == {"A": "1"}
+    assert (target.jobs["ps"].ready.log, target.jobs["ps"].ready.timeout_s) == (r"serving on \d+", 5.0)
+    assert (target.jobs["ps"].exits, target.jobs["worker"].exits) == (False, True)
+    assert target.claims["async"].delivery == "at-least-once"
+    assert target.claims["async"].read_atomicity == "per-shard"  # the usual claim of that mode
+    assert list(target.claims) == ["async"]
+    assert Task("ps", 0).job in target.jobs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "mine"', "", "name: is missing"),
+        ('name = "mine"', 'name = "my target"', "name: String should match pattern"),
+        ('name = "mine"', "name = 3", "name: Input should be a valid string, got 3"),
+        (
+            'name = "mine"',
+            'name = "mine"\nnmae = 1',
+            "top level: unknown field, got 'nmae'; valid: claims, env, jobs, name",
+        ),
+        ("[jobs.worker]", "[jobs.wrker]", "jobs.worker: is missing"),
+        ("exits = false", "exits = 0", "jobs.ps.exits: Input should be a valid boolean, got 0"),
+        ("exits = false", "exit = false", "jobs.ps: unknown field, got 'exit'; valid: command, env, exits, ready"),
+        ("exits = false", "", None),
+        ('"--job={job}"', "7", "jobs.ps.command.2: Input should be a valid string, got 7"),
+        ('"--job={job}"', '"--job={jbo}"', "jobs.ps.command: unknown placeholder, got 'jbo'; valid: job, index"),
+        ('"--job={job}"', '"{job"', "jobs.ps.command: cannot be filled in (expected '}' before end of string)"),
+        ('"--job={job}"', '"{}"', "jobs.ps.command: cannot be filled in"),
+        ('"--job={job}"', '"{job[x]}"', "jobs.ps.command: cannot be filled in"),
+        ('"--job={job}"', '"{job.x}"', "jobs.ps.command: cannot be filled in"),
+        ('"--job={job}"', '"\\u0000"', "jobs.ps.command: must not contain a null character"),
+        ('["{python}", "train.py", "--job={job}"]', "[]", "jobs.ps.command: List should have at least 1 item"),
+        ('["{python}", "train.py", "--job={job}"]', '"train.py"', "jobs.ps.command: Input should be a valid list"),
+        ('B = "{seed}"', 'B = "{sead}"', "jobs.worker.env.B: unknown placeholder, got 'sead'"),
+        ('B = "{seed}"', "B = 1", "jobs.worker.env.B: Input should be a valid string, got 1"),
+        ('B = "{seed}"', '"B=C" = "x"', "jobs.worker.env: is no name of an environment variable, got 'B=C'"),
+        ('B = "{seed}"', '"" = "x"', "jobs.worker.env: is no name of an environment variable, got ''"),
+        ('log = "serving on \\\\d+"', 'log = "serving ("', "jobs.ps.ready.log: is no regular expression ("),
+        ("timeout_s = 5.0", "timeout_s = 0.0", "jobs.ps.ready.timeout_s: Input should be greater than 0, got 0.0"),
+        ("timeout_s = 5.0", "timeout_s = 1e9", "jobs.ps.ready.timeout_s: Input should be less than or equal to 600"),
+        (
+            "timeout_s = 5.0",
+            "timeouts = 5",
+            "jobs.ps.ready: unknown field, got 'timeouts'; valid: log, port, timeout_s",
+        ),
+        ("[claims.async]", "[claims.asink]", "claims: unknown update mode, got 'asink'; valid: sync, async"),
+        ('[claims.async]\ndelivery = "at-least-once"', "", "claims: is missing"),
+        ('[claims.async]\ndelivery = "at-least-once"', "[claims]", "claims: names no update mode; valid: sync, async"),
+        (
+            '[claims.async]\ndelivery = "at-least-once"',
+            "[claims]\nasync = 1",
+            "claims.async: Input should be a valid dict",
+        ),
+        ('delivery = "at-least-once"', 'delivery = "at-least"', "claims.async.delivery: unknown level, got 'at-least'"),
+        (
+            'delivery = "at-least-once"',
+            'delivry = "none"',
+            "claims.async: unknown dimension, got 'delivry'; valid: deliv",
+        ),
+        (
+            'delivery = "at-least-once"',
+            "delivery = 1",
+            "claims.async.delivery: Input should be a valid string, got 1; valid: none, at",
+        ),
+        (
+            'name = "mine"',
+            'name = "mine"\nreductions = ["median"]',
+            "reductions: unknown reduction, got 'median'; valid: mean, sum",
+        ),
+        ('name = "mine"', 'name = "mine"\nreductions = []', "reductions: List should have at least 1 item"),
+        ('name = "mine"', 'name = "mine"\ntf_config = "no"', "tf_config: Input should be a valid boolean, got 'no'"),
+        ('name = "mine"', "name = mine", "is not TOML: "),
+    ],
+)
+def test_mistake_is_named(tmp_path, old, new, says):
+    assert old in GOOD
+    text = GOOD.replace(old, new, 1)
+    if says is None:
+        assert load(tmp_path, text).jobs["ps"].exits is True
+    else:
+        assert refused(tmp_path, text).startswith(says)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"a = " + b"[" * 20_000, b"\x00", b"=", b'name = "\\ud800"'])
+def test_what_is_no_toml_is_refused(tmp_path, text):
+    assert refused(tmp_path, text).startswith("is not TOML: ")
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path):
+    for path in (tmp_path / "missing.toml", tmp_path):
+        with pytest.raises(BadInput, match="cannot be read"):
+            load_target(path)
+
+
+def test_a_near_miss_is_suggested(tmp_path):
+    text = GOOD.replace('"at-least-once"', '"at-least-onc"')
+    assert refused(tmp_path, text).endswith("(did you mean 'at-least-once'?)")
