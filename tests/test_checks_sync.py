@@ -146,3 +146,24 @@ def test_s5_is_unknown_where_nothing_was_applied(tmp_path):
 
     assert verdict(Nothing(), tmp_path, "S5").reason == "no read shows any gradient"
     assert verdict(bugs.AllTwiceNoReduction(), tmp_path / "none", "S5").status == "not judged"
+
+
+class CountsGradients(Trainer):
+    """Its versions count gradients, not rounds: allowed, and of no use to S4."""
+
+    def view(self, worker, step, values, versions):
+        return values, [version * self.workers for version in versions]
+
+
+def test_s4_leaves_out_counters_that_do_not_count_rounds(tmp_path):
+    found = verdict(CountsGradients(workers=3), tmp_path, "S4")
+    assert (found.status, found.reason) == ("valid", "version counters left out: they do not count rounds")
+
+
+def test_s4_still_sees_the_content_without_counters(tmp_path):
+    class Torn(bugs.TornAcrossShards):
+        def view(self, worker, step, values, versions):
+            values, versions = super().view(worker, step, values, versions)
+            return values, [version * self.workers for version in versions]
+
+    assert verdict(Torn(workers=3, shards=(0, 1)), tmp_path, "S4").status == "violated"

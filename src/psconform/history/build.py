@@ -147,11 +147,12 @@ def _rescaled(history: History, scale: float) -> History:
     for worker in history.workers:
         odd = []
         for index in range(len(worker.reads)):
-            cells: dict[tuple[int, int, int], tuple[float, float]] = {}
-            for variable, row in enumerate(worker.reads.clock[index].tolist()):
-                for peer, clock in enumerate(row):
-                    cells |= dict.fromkeys(((variable, peer, step) for step in range(clock)), (1.0, 1.0))
-            cells |= worker.reads.odd[index]
+            cells = dict(worker.reads.odd[index])
+            if len(cells) < worker.reads.clock[index].sum():  # some hold exactly one: odd now
+                for variable, row in enumerate(worker.reads.clock[index].tolist()):
+                    for peer, clock in enumerate(row):
+                        for step in range(clock):
+                            cells.setdefault((variable, peer, step), (1.0, 1.0))
             scaled = {cell: (head / scale, tail / scale) for cell, (head, tail) in cells.items()}
             odd.append({c: p for c, p in scaled.items() if not all(abs(x - 1) < 1e-4 for x in p)})
         workers.append(replace(worker, reads=replace(worker.reads, odd=tuple(odd))))

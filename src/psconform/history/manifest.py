@@ -14,6 +14,8 @@ from ..errors import BadInput, Malformed
 from ..layout import Layout
 
 SCHEMA = 1
+MAX_CELLS = 4_000_000
+"""Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
 Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
 
 
@@ -69,8 +71,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise Malformed(path, f"not a manifest of schema {SCHEMA}: {error}") from None
         if manifest.schema != SCHEMA:
             raise Malformed(path, f"schema {manifest.schema}, this psconform reads {SCHEMA}")
-        if not 1 <= manifest.workload.steps <= 10**6:
-            raise Malformed(path, f"workload.steps must be between 1 and 1000000, got {manifest.workload.steps}")
+        if not 1 <= manifest.workload.steps <= MAX_CELLS // manifest.layout.workers:
+            raise Malformed(path, f"workers x steps must be between 1 and {MAX_CELLS}")
         return manifest
 
 

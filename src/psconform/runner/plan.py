@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BadInput
-from ..history.manifest import Workload
+from ..history.manifest import MAX_CELLS, Workload
 from ..layout import Layout
 from ..targets.reference import find_target
 from ..targets.target import Target
 from ..workloads import WORKLOADS
-
-MAX_CELLS = 4_000_000
-"""Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
