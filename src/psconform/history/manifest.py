@@ -71,8 +71,9 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise Malformed(path, f"not a manifest of schema {SCHEMA}: {error}") from None
         if manifest.schema != SCHEMA:
             raise Malformed(path, f"schema {manifest.schema}, this psconform reads {SCHEMA}")
-        if not 1 <= manifest.workload.steps <= MAX_CELLS // manifest.layout.workers:
-            raise Malformed(path, f"workers x steps must be between 1 and {MAX_CELLS}")
+        steps, most = manifest.workload.steps, MAX_CELLS // manifest.layout.workers
+        if not 1 <= steps <= most:
+            raise Malformed(path, f"workload.steps must be between 1 and {most}, got {steps}")
         return manifest
 
 
