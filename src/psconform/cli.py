@@ -243,11 +243,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: tasks first, the record closed
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (closed by the shell's >&-)
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    status = 0
     try:
         status = _run_app()
         sys.stdout.flush()
     except OSError as error:  # standard output cannot be written
-        if not isinstance(error, BrokenPipeError):
+        if not isinstance(error, BrokenPipeError) and status != 4:  # 4: an error has been named already
             _say(f"cannot write its output ({error.strerror})")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again and complain
         status = 4
