@@ -36,8 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-# What typer raises for bad options; typer brings click along under a name that depends on typer's version.
-ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 """click's UsageError: recent versions of typer carry their own copy of click."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]

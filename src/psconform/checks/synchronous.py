@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
+
+Fault = tuple[str, int, int, int]
+"""What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
 
 
 def barrier(history: History) -> Verdict:
@@ -20,12 +24,18 @@ def barrier(history: History) -> Verdict:
 
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
-    lines: list[str] = []
-    for worker in history.workers:
-        for index in range(len(worker.reads)):
-            lines += _off_barrier(history, worker, index)
-    if lines:
-        return violated(lines)
+    first: dict[Fault, str] = {}
+    times: Counter[Fault] = Counter()
+    for worker, index in history.every_read():
+        for fault in _off_barrier(history, worker, index):
+            times[fault] += 1
+            if fault not in first:
+                word, variable, peer, step = fault
+                seen = history.saw(worker, index, variable)
+                first[fault] = f"{seen}, which {word} {history.gradient(peer, step)}"
+    if first:
+        more = {fault: f" (as do {count - 1} other reads)" if count > 1 else "" for fault, count in times.items()}
+        return violated(line + more[fault] for fault, line in first.items())
     for worker in history.workers:
         for push in worker.pushes:
             if push.read < 0 or worker.reads.step[push.read] != push.step:
@@ -55,18 +65,15 @@ def rounds_due(history: History, worker: Worker, index: int) -> int | None:
     return int(np.clip(reads.clock[index].max(), least, most))
 
 
-def _off_barrier(history: History, worker: Worker, index: int) -> list[str]:
+def _off_barrier(history: History, worker: Worker, index: int) -> list[Fault]:
     reads = worker.reads
     step = rounds_due(history, worker, index)
     if step is None:
         return []
-    lines = []
-    where = history.where(worker, index)
+    faults: list[Fault] = []
     for variable, peer in np.argwhere(reads.clock[index] != step).tolist():
         clock = int(reads.clock[index][variable, peer])
-        which = history.gradient(peer, clock if clock < step else step)
-        word = "lacks" if clock < step else "already has"
-        lines.append(f"{where} read {history.variable(variable)}, which {word} {which}")
+        faults.append(("lacks", variable, peer, clock) if clock < step else ("already has", variable, peer, step))
     for (variable, peer, at), counts in reads.odd[index].items():
         if at >= step:
             continue  # counted above
@@ -74,8 +81,8 @@ def _off_barrier(history: History, worker: Worker, index: int) -> list[str]:
         most = max(shown, key=lambda count: abs(count - 1.0), default=0.0)
         word = "lacks" if most == 0 else f"has {most:.4g} times" if _not_once(most) else ""
         if word:
-            lines.append(f"{where} read {history.variable(variable)}, which {word} {history.gradient(peer, at)}")
-    return lines
+            faults.append((word, variable, peer, at))
+    return faults
 
 
 def _not_once(count: float) -> bool:

@@ -225,6 +225,14 @@ class History:
         """A gradient's name in a witness."""
         return f"the gradient of worker:{worker}, step {step}"
 
+    def saw(self, worker: Worker, index: int, variable: int) -> str:
+        """A read of one variable in a witness: ``worker:1 read version 7 of ps:0 at step 8``."""
+        reads, what = worker.reads, self.variable(variable)
+        when = "in its final read" if reads.final[index] else f"at step {reads.step[index]}"
+        if reads.versions is not None and self.shards is not None and reads.versions.shape[1] == self.layout.ps:
+            what = f"version {reads.versions[index][self.shards[variable]]} of {what}"
+        return f"{worker} read {what} {when}"
+
     def where(self, worker: Worker, index: int) -> str:
         """A read's name in a witness: who, when, which version."""
         reads = worker.reads
