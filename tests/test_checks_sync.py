@@ -34,12 +34,9 @@ def test_not_judged_where_no_barrier_is_claimed(tmp_path, name):
 
 
 def test_s1_names_the_read_and_the_missing_gradient(tmp_path):
-    lines = witness(bugs.Dropped(workers=3), tmp_path, "S1")
-    assert (
-        lines[0]
-        == "worker:0 read version 4 of ps:0 at step 4, which lacks the gradient of worker:1, step 3 (as do 14 other reads)"
-    )
-    assert lines[-1].startswith("... and ")
+    (line,) = witness(bugs.Dropped(workers=3), tmp_path, "S1")
+    assert line.startswith("worker:0 read version 4 of ps:0 at step 4, which lacks the gradient of worker:1, step 3")
+    assert line.endswith("(as do 14 other reads)")
 
 
 def test_s1_names_a_gradient_that_is_there_too_early_or_too_often(tmp_path):
