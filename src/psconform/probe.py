@@ -45,6 +45,7 @@ UNIT = 840.0
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Vector = NDArray[np.float32]
 
@@ -131,7 +132,7 @@ class EventLog:
         if self._fd < 0:
             return
         event = {"kind": kind, "seq": self._seq, "mono_ns": time.monotonic_ns(), **fields}
-        body = json.dumps(event, separators=(",", ":"))[:-1].encode()
+        body = _encode(event)[:-1].encode()
         self._crc = zlib.crc32(body, self._crc)  # chained: a line lost, moved or changed breaks every later one
         os.write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
         self._seq += 1
