@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -27,7 +28,8 @@ Every task must be given the same options. `psconform run` does all this and jud
 def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m psconform.reference_impl",
-        description="One task of a minimal TensorFlow ps/worker trainer; cluster and task come from TF_CONFIG.",
+        description="One task of a minimal TensorFlow ps/worker trainer; cluster and task come from TF_CONFIG "
+        "(jobs ps and worker; worker:0 is the chief).",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,8 +47,11 @@ def _place() -> tuple[dict[str, list[str]], str, int]:
     """Cluster, job and index from TF_CONFIG; SystemExit with one line if they are not there."""
     try:
         config = json.loads(os.environ["TF_CONFIG"])
-        cluster = {job: list(hosts) for job, hosts in config["cluster"].items()}
+        cluster = {job: [str(address) for address in hosts] for job, hosts in config["cluster"].items()}
         job, index = str(config["task"]["type"]), int(config["task"]["index"])
+        for address in (address for hosts in cluster.values() for address in hosts):
+            if not re.fullmatch(r".+:\d{1,5}", address):
+                raise ValueError(f"no host:port: {address!r}")
         if job not in ("ps", "worker") or not 0 <= index < len(cluster[job]) or not cluster["ps"]:
             raise ValueError(f"no task {job}:{index} in the jobs ps and worker of {cluster}")
     except KeyError as error:
@@ -71,7 +76,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
     tf1.disable_eager_execution()
     task, workers = f"{job}:{index}", len(cluster["worker"])
     if os.environ.get("PSCONFORM_SPEC"):
-        probe = Probe.from_env(task)
+        try:
+            probe = Probe.from_env(task)
+        except (OSError, ValueError, KeyError) as error:
+            raise SystemExit(f"PSCONFORM_SPEC: {os.environ['PSCONFORM_SPEC']}: {error}") from None
     else:
         probe = Probe.detached(workers=workers, steps=options.steps, task=task)
     config = ShardConfig(

@@ -170,3 +170,15 @@ def test_a_killed_worker_ends_the_run_and_leaves_it_unknown(tmp_path, moment):
     assert not any(psutil.pid_exists(int(pid)) for pid in (tmp_path / moment).read_text().split())  # worker, keeper
     status, text = check(tmp_path / "out")
     assert (status, "worker:0 was ended by signal 9" in text) == (2, True)
+
+
+def test_a_kill_during_calibration_leaves_no_folder(tmp_path):
+    words = command(tmp_path, *RUN)
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: list(tmp_path.glob("out.calibration-*")))
+            below = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            process.kill()
+    until(lambda: all(map(gone, below)), seconds=1.0)
+    assert not list(tmp_path.glob("out*"))

@@ -42,7 +42,7 @@ def test_it(judge):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*R1*violated*", "*psconform check *"])
-    kept = list((pytester.path / "psconform-runs").glob("failed-test_it-*/run-0/manifest.json"))
+    kept = list((pytester.path / "psconform-runs").glob("test_it-*/run-0/manifest.json"))
     assert len(kept) == 1
 
 

@@ -60,7 +60,7 @@ class Layout:
     def __post_init__(self) -> None:
         for job, count in (("ps", self.ps), ("worker", self.workers)):
             if not 1 <= count <= MAX_TASKS:
-                raise BadInput("layout", f"{job} must be between 1 and {MAX_TASKS}", value=count)
+                raise BadInput("--layout", f"{job} must be between 1 and {MAX_TASKS}", value=count)
         if self.update not in UPDATES:
             raise BadInput("--update", "unknown update mode", value=self.update, choices=UPDATES)
         if self.reduction not in REDUCTIONS:
@@ -108,8 +108,10 @@ class Command:
 
     With an ``entry`` (``package.module:function``) ``argv`` has the form ``python -m MODULE ARGS``; the function is
     called with ARGS and returns the exit status. A launcher that cannot fork starts ``argv``, with the same effect.
+    ``cwd`` is the working directory, by default that of the log.
     """
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     entry: str = ""
+    cwd: str = ""

@@ -6,11 +6,11 @@ and its options, markers, profiles and fixtures other than ``judge`` carry the p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,34 +112,30 @@ def psconform_session(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest, psconform_session: Session) -> Iterator[Callable[..., Run]]:
-    """``psconform.judge`` with warm processes; the run folders of a failing test are kept, all others deleted."""
+    """``psconform.judge`` with warm processes.
+
+    Runs go to ``psconform-runs/`` where pytest was started; those of a failing test stay, all others are deleted.
+    """
     from .api import judge as run_and_judge
 
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)[:60].strip("-")
+    runs = request.config.invocation_params.dir / "psconform-runs"
+    base = runs / f"{name}-{os.urandom(2).hex()}"
     folders: list[Path] = []
-    base = Path(tempfile.mkdtemp(prefix="psconform-"))
 
     def run(target: str | Path | None = None, **options: Any) -> Run:
-        out = options.pop("out", None) or base / f"run-{len(folders)}"
-        folders.append(Path(out))
+        out = Path(options.pop("out", None) or base / f"run-{len(folders)}")
+        folders.append(out)
         return run_and_judge(chosen.target if target is None else target, out=out, session=psconform_session, **options)
 
     yield run
-    if request.node.stash.get(_failed, False) and any(folder.exists() for folder in folders):
-        kept = _keep(request, base)
-        lines = [
-            f"psconform check {folder}" for folder in sorted(kept.iterdir()) if (folder / "manifest.json").exists()
-        ]
-        request.node.add_report_section("teardown", "psconform: runs kept, look at them with", "\n".join(lines))
+    if request.node.stash.get(_failed, False):
+        kept = [f"psconform check {folder}" for folder in folders if (folder / "manifest.json").exists()]
+        request.node.add_report_section("teardown", "psconform: runs kept, look at them with", "\n".join(kept))
+        return
     shutil.rmtree(base, ignore_errors=True)
-
-
-def _keep(request: pytest.FixtureRequest, base: Path) -> Path:
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.name)[:60].strip("-")
-    runs = request.config.invocation_params.dir / "psconform-runs"
-    runs.mkdir(exist_ok=True)
-    kept = runs / f"failed-{name}-{os.urandom(2).hex()}"
-    shutil.move(base, kept)
-    return kept
+    with contextlib.suppress(OSError):  # another test keeps something there, or there never was anything
+        runs.rmdir()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -118,6 +118,7 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o644)
         self._seq = self._crc = 0
+        self._pid = os.getpid()
         boot = Path("/proc/sys/kernel/random/boot_id")
         boot_id = boot.read_text().strip() if boot.exists() else ""
         self.write("start", schema=SCHEMA, **start, boot=boot_id, pid=os.getpid())
@@ -128,8 +129,8 @@ class EventLog:
         return self._fd < 0
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event; does nothing once closed."""
-        if self._fd < 0:
+        """Append one event; does nothing once closed, nor in a process that was forked off."""
+        if self._fd < 0 or os.getpid() != self._pid:
             return
         event = {"kind": kind, "seq": self._seq, "mono_ns": time.monotonic_ns(), **fields}
         body = _encode(event)[:-1].encode()
@@ -166,6 +167,9 @@ class Probe:
         self._decoders: list[LedgerDecoder] = []
         self._reads_done = self._vector_at = self._next_step = 0
         self._absent: list[str] | None = None
+        self._attempts: dict[int, int] = {}
+        self._acked: set[tuple[int, int]] = set()
+        self._done = False
         self._nonces: list[float] | None = None
         self._folder = Path(folder) if folder else None
         self._name = f"{job}-{self.index}" + (f".{incarnation}" if incarnation else "")
@@ -255,18 +259,52 @@ class Probe:
         self._reads_done += 1
         self._event("read", **event)
 
-    def push(self, step: int, attempt: int = 0) -> None:
-        """Record that the gradient of ``step`` is about to be sent (``attempt`` > 0: sent again)."""
+    def push(self, step: int, attempt: int | None = None) -> None:
+        """Record that the gradient of ``step`` is about to be sent.
+
+        ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here.
+
+        Raises:
+            ValueError: the step is not one of this workload, the attempt is not the next one, or this worker has
+                called ``wait_for_all``.
+        """
+        following = self._attempts.get(step, -1) + 1
+        attempt = following if attempt is None else attempt
+        self._in_training("push")
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
+        if attempt != following:
+            raise ValueError(f"attempt {attempt} of step {step}, expected {following}")
+        self._attempts[step] = attempt
         self._next_step = step + 1
         self._event("push", step=step, **({"attempt": attempt} if attempt else {}))
 
-    def ack(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None, *, attempt: int = 0) -> None:
+    def ack(
+        self,
+        step: int,
+        outcome: str = "ok",
+        versions: Sequence[int] | None = None,
+        *,
+        attempt: int | None = None,
+    ) -> None:
         """Record what became of a push: ``ok`` accepted, ``failed`` surely not applied, ``unknown`` neither is known.
 
-        ``versions`` are the version of each ps right after it applied this gradient.
+        ``versions`` are the version of each ps right after it applied this gradient; ``attempt`` is the one that was
+        answered, by default the last one.
+
+        Raises:
+            ValueError: an unknown outcome, a step or attempt that was not pushed, one that is acknowledged already, or
+                this worker has called ``wait_for_all``.
         """
         if outcome not in OUTCOMES:
             raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
+        attempt = self._attempts.get(step, -1) if attempt is None else attempt
+        self._in_training("ack")
+        if not 0 <= attempt <= self._attempts.get(step, -1):
+            raise ValueError(f"step {step}, attempt {max(0, attempt)} was not pushed")
+        if (step, attempt) in self._acked:
+            raise ValueError(f"step {step}, attempt {attempt} is acknowledged already")
+        self._acked.add((step, attempt))
         event: dict[str, Any] = {"step": step, "outcome": outcome}
         if attempt:
             event["attempt"] = attempt
@@ -281,6 +319,7 @@ class Probe:
         still follow proves nothing.
         """
         self._event("done")
+        self._done = True
         self._absent = []
         if self._folder is None:
             return []
@@ -305,6 +344,10 @@ class Probe:
         if self._vectors >= 0:
             os.close(self._vectors)
             self._vectors = -1
+
+    def _in_training(self, call: str) -> None:
+        if self._done:
+            raise ValueError(f"{call} after wait_for_all: the final read must be the last word")
 
     def _marked_dead(self, worker: int) -> bool:
         assert self._folder is not None

@@ -85,7 +85,8 @@ def staleness(history: History) -> Verdict:
     own application; about N-1 on average for N equal workers (Dutta et al. 2018, "Slow and Stale Gradients Can Win
     the Race"). Claimed unbounded, there is nothing to exceed: the distribution is reported.
 
-    Assumes: versions in reads and acknowledgements, one per ps; without them it is not judged.
+    Assumes: versions in reads and acknowledgements, one per ps, that agree with the parameters of the same read (a
+    version more, a gradient more); without versions it is not judged.
     """
     taus = [_taus(worker) for worker in history.workers]
     found = [t for t in taus if t is not None]
@@ -101,6 +102,8 @@ def staleness(history: History) -> Verdict:
     ]
     if lines:
         return violated(lines)
+    if contradiction := _contradiction(history):
+        return unknown(contradiction)
     tau = np.concatenate(found)
     stats = {
         "mean": round(float(tau.mean()), 3),
@@ -109,6 +112,32 @@ def staleness(history: History) -> Verdict:
         "max": int(tau.max()),
     }
     return valid("tau " + ", ".join(f"{name} {value}" for name, value in stats.items()), **stats)
+
+
+def _contradiction(history: History) -> str:
+    """Where the version of a read and its parameters do not belong together, in one line; empty if they always do."""
+    shards = history.shards
+    pushed = [(worker.index, push.step) for worker in history.workers for push in worker.pushes]
+    if shards is None or history.claims.read_atomicity in ("none", "per-variable"):
+        return ""
+    if not history.finals or not all(history.ever[:, peer, step].all() for peer, step in pushed):
+        return ""  # what was dropped may have got a version all the same
+    start: dict[int, int] = {}  # version minus gradients shown, the same in every read of a variable
+    for worker, index in history.every_read():
+        reads = worker.reads
+        if reads.versions is None or reads.versions.shape[1] != history.layout.ps:
+            return ""
+        shown = reads.clock[index].sum(axis=1)
+        for (variable, _, _), pair in reads.odd[index].items():
+            shown[variable] += round(max(pair)) - 1
+        for variable, shard in enumerate(shards):
+            version = int(reads.versions[index][shard])
+            if start.setdefault(variable, version - int(shown[variable])) != version - int(shown[variable]):
+                return (
+                    f"versions and parameters contradict each other: {history.saw(worker, index, variable)}, which "
+                    f"shows {shown[variable]} gradients, while others show version minus {start[variable]}"
+                )
+    return ""
 
 
 def _taus(worker: Worker) -> NDArray[np.int64] | None:

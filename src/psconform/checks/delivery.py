@@ -39,8 +39,11 @@ def delivery_class(history: History) -> Verdict:
         return unknown(history.no_final)
     if most == 1 and _ambiguous(history):
         return unknown(_ambiguous(history))
-    pushed = sum(len(worker.pushes) for worker in history.workers)
-    return valid(f"{pushed} gradients, {history.variables} variables")
+    pushed, acked = (
+        sum(map(len, lists)) for lists in zip(*((w.pushes, w.acked) for w in history.workers), strict=True)
+    )
+    said = f"{pushed} gradients" if acked == pushed else f"{acked} acknowledged of {pushed} gradients"
+    return valid(f"{said}, {history.variables} variables")
 
 
 def _outcomes(history: History) -> dict[tuple[int, int], str]:

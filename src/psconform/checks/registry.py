@@ -18,7 +18,8 @@ class Check:
 
     ``dimension`` is empty for what every trainer owes; ``weakest`` are the levels of it at which nothing is promised;
     ``updates`` the update modes in which the guarantee has a meaning; ``reads`` the least number of reads each worker
-    must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf.
+    must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf;
+    ``acked``: it is about accepted gradients, so that each worker must have one.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Check:
     updates: tuple[str, ...] = ("sync", "async")
     reads: int = 2
     finite: bool = True
+    acked: bool = False
 
     @property
     def definition(self) -> str:
@@ -42,15 +44,17 @@ CHECKS: tuple[Check, ...] = (
     Check("S3", "one contributor set", synchronous.one_contributor_set, "barrier", updates=SYNC),
     Check("S4", "release together", synchronous.release_together, "barrier", updates=SYNC),
     Check("S5", "reduction", synchronous.reduction, "reduction", updates=SYNC),
-    Check("A1", "apply on arrival", asynchronous.apply_on_arrival, "delivery", ("none", "at-most-once"), ASYNC),
+    Check(
+        "A1", "apply on arrival", asynchronous.apply_on_arrival, "delivery", ("none", "at-most-once"), ASYNC, acked=True
+    ),
     Check("A2", "staleness", asynchronous.staleness, "staleness", (), ASYNC),
-    Check("A5", "no lost update", asynchronous.no_lost_update, "delivery", updates=ASYNC),
+    Check("A5", "no lost update", asynchronous.no_lost_update, "delivery", updates=ASYNC, acked=True),
     Check("A6", "atomic read", reads.atomic_read, "read_atomicity"),
     Check("A7", "monotonic reads", reads.monotonic_reads, "read_atomicity"),
     Check("I1", "one initialisation", initialisation.one_initialisation, "init", ("repeated",)),
     Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",)),
-    Check("R1", "delivery", delivery.delivery_class, "delivery"),
-    Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once")),
+    Check("R1", "delivery", delivery.delivery_class, "delivery", acked=True),
+    Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once"), acked=True),
     Check("C3", "finite parameters", training.finite_parameters, "", finite=False),
 )
 
@@ -79,6 +83,8 @@ def _judge(check: Check, history: History) -> Verdict:
 def _guarded(check: Check, history: History) -> Verdict:
     if not any(worker.pushes for worker in history.workers):
         return unknown("nothing was trained: no gradient was pushed")
+    if all(push.outcome == "failed" for worker in history.workers for push in worker.pushes):
+        return unknown("nothing was trained: every gradient was refused")
     try:
         verdict = check.judge(history.finite if check.finite else history)
         doubt = _doubt(check, history) if verdict.status == "valid" else ""
@@ -94,6 +100,9 @@ def _doubt(check: Check, history: History) -> str:
     few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]
     if few:
         return f"too few reads: {', '.join(few)} made less than {check.reads}"
+    silent = [str(worker) for worker in history.workers if not worker.acked]
+    if check.acked and silent:
+        return f"no gradient of {', '.join(silent)} was acknowledged as ok: does the trainer call probe.ack?"
     if check.finite and history.finite is not history:
         return "a NaN or Inf in the parameters hides what was applied (C3)"
     return history.disagreement if check.finite else ""

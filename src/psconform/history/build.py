@@ -112,7 +112,7 @@ def _gaps(manifest: Manifest, files: dict[Task, EventFile], workers: list[Worker
     if RUNNER not in files:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(manifest.layout, files[RUNNER])
+        gaps += _ends(manifest.layout, files[RUNNER], manifest.reasons)
     by_index = {worker.index: worker for worker in workers}
     for task in manifest.layout.worker_tasks:
         worker = by_index.get(task.index)
@@ -131,13 +131,17 @@ def _gaps(manifest: Manifest, files: dict[Task, EventFile], workers: list[Worker
     return list(dict.fromkeys(gaps))
 
 
-def _ends(layout: Layout, file: EventFile) -> list[str]:
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    return f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+
+
+def _ends(layout: Layout, file: EventFile, said: list[str]) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit)}
     gaps = [] if file.ended else ["psconform's own record of the run has no end event"]
     for name, event in exits.items():
-        if event.status != 0 and not event.stopped:
-            how = f"was ended by signal {-event.status}" if event.status < 0 else f"failed with status {event.status}"
-            gaps.append(f"{name} {how}")
+        if event.status != 0 and not event.stopped and not any(reason.startswith(f"{name} ") for reason in said):
+            gaps.append(f"{name} {how_it_ended(event.status)}")
     return gaps + [f"{task} has no recorded end" for task in layout.tasks if str(task) not in exits]
 
 

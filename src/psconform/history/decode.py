@@ -258,4 +258,8 @@ def whole_scale(workers: list[Worker]) -> float:
                     alike.setdefault(f"{head:.4g}", []).append(head)  # digits that count: a scale can be tiny
     most = max(alike.values(), key=len, default=[])
     scale = float(np.median(most)) if len(most) >= 2 and 3 * len(most) >= 2 * total else 1.0
+    if scale > 1.5 and abs(scale - round(scale)) <= COUNT_TOLERANCE:
+        pushes = [push for worker in workers for push in worker.pushes]
+        if 2 * sum(push.attempts >= round(scale) for push in pushes) > len(pushes):
+            return 1.0  # most were sent that often: they were applied that often, not with that weight
     return scale if abs(scale - 1.0) > COUNT_TOLERANCE else 1.0

@@ -18,7 +18,7 @@ Cell = tuple[int, int, int]
 Odd = Mapping[Cell, tuple[float, float]]
 """Cells below the clock that do not hold exactly one application: count at head and at tail."""
 
-COUNT_TOLERANCE = 1e-3
+COUNT_TOLERANCE = 1e-4
 """Deviation up to which a count is called whole; the probe's own tolerance for exactly one is 1e-5."""
 
 

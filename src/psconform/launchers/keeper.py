@@ -7,6 +7,7 @@ started cold. Requests arrive as JSON lines on standard input, reports leave as 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
+    {"scratch": path, "on": true}                             (to be deleted when psconform is gone; false: no more)
     {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits, and after them
                                                                  {"stopped": true}: no descendant is left
                                                               -> {"exit": id, "status": n}
@@ -24,6 +25,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -56,6 +58,7 @@ class Keeper:
         self.tasks: dict[int, str] = {}  # pid -> id
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
+        self.scratch: set[str] = set()  # folders to delete if psconform goes away
         self.buffer = b""
         self.out = os.dup(1)
         os.dup2(2, 1)  # what a module prints when it is imported is no report
@@ -154,6 +157,8 @@ class Keeper:
             self.signal_tasks([request["signal"]], request["number"])
         elif "stop" in request:
             self.stop(request["stop"], request["grace"])
+        elif "scratch" in request:
+            (self.scratch.add if request["on"] else self.scratch.discard)(request["scratch"])
 
 
 def kill_descendants() -> None:
@@ -258,6 +263,8 @@ def main(modules: list[str]) -> int:
         keeper.serve(wake)
     finally:
         kill_descendants()
+        for folder in keeper.scratch:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -87,7 +87,7 @@ class LocalLauncher:
             entry=command.entry if forked else "",
             env=environment,
             log=str(log),
-            cwd=str(log.parent),
+            cwd=command.cwd or str(log.parent),
         )
         self._running[key] = task
         while key not in self._started:
@@ -97,6 +97,10 @@ class LocalLauncher:
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
         return self._started[key]
+
+    def scratch(self, folder: Path, *, mine: bool = True) -> None:
+        """Have the keeper delete ``folder`` should psconform go away; ``mine=False``: not any more."""
+        self._send(scratch=str(folder), on=mine)
 
     def poll(self, timeout: float) -> list[Ended]:
         """Ends of tasks; waits up to ``timeout`` seconds for the first one."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import PsconformError
-from ..history.build import RUNNER
+from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
 from ..launchers.local import Ended, LocalLauncher
 from ..layout import Layout, Task
@@ -20,6 +20,7 @@ from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .plan import Plan
 
 TICK_S = 0.05
+_ACK = re.compile(rb'"kind" ?: ?"ack"')
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
 EXIT_PATIENCE_S = 10.0
@@ -28,17 +29,12 @@ EXIT_PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run is doing: for each task its state, steps acknowledged so far, steps in all, seconds of training."""
+    """How a run is doing: each task's state, steps acknowledged so far and in all, steps per second of all workers."""
 
     tasks: dict[str, str]
     steps: int
     total: int
-    elapsed_s: float
-
-    @property
-    def rate(self) -> float:
-        """Acknowledged steps per second, over all workers."""
-        return self.steps / self.elapsed_s if self.elapsed_s > 0 else 0.0
+    rate: float
 
 
 Notify = Callable[[Progress], None]
@@ -94,6 +90,7 @@ class _Execution:
     states: dict[Task, str] = field(default_factory=dict)
     sizes: dict[Task, int] = field(default_factory=dict)
     acked: int = 0
+    acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
         self.layout = self.manifest.layout
@@ -174,8 +171,11 @@ class _Execution:
             if not marker.exists():
                 marker.write_text("dead\n", encoding="ascii")  # nobody is to wait for it
         if self.states[task] == "failed":
-            tail = log_tail(self.folder, task)
-            self.reasons += [f"{task}: log ends: {tail[-1]}"] if tail else []
+            self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+
+    def _last_words(self, task: Task) -> str:
+        tail = log_tail(self.folder, task)
+        return f"; its log ends: {tail[-1]}" if tail else ""
 
     def _grown(self) -> bool:
         """Look at what the event files have gained; counts acknowledgements for the progress display."""
@@ -191,17 +191,18 @@ class _Execution:
             whole = data[: data.rfind(b"\n") + 1]
             self.sizes[task] = before + len(whole)
             grown = grown or bool(whole)
-            self.acked += whole.count(b'{"kind":"ack"')
+            self.acked += len(_ACK.findall(whole))
         if self.acked and self.trained_since is None:
-            self.trained_since = time.monotonic()
+            self.trained_since, self.acked_before = time.monotonic(), self.acked
             self.manifest.times_s["first_ack"] = round(self.trained_since - self.began, 3)
         return grown
 
     def _notify(self) -> None:
-        since = self.trained_since
+        elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
+        rate = (self.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
         total = self.layout.workers * self.manifest.workload.steps
-        self.notify(Progress(states, self.acked, total, 0.0 if since is None else time.monotonic() - since))
+        self.notify(Progress(states, self.acked, total, rate))
 
     def _await_ready(self, tasks: list[Task], addresses: dict[Task, str]) -> None:
         for task in tasks:

@@ -17,8 +17,8 @@ from ..version import __version__
 from .plan import Plan
 
 PARTS = ("events", "vectors", "done", "logs")
-VECTOR_EVERY = 50
-"""Every so many reads of a worker, and at the end, the full parameters go to vectors/."""
+VECTORS = 10
+"""About so many times per worker, at most every 50 reads, and at the end, the full parameters go to vectors/."""
 
 
 def new_folder(path: Path) -> Path:
@@ -65,7 +65,7 @@ def write_spec(folder: Path, manifest: Manifest, *, wait_s: float) -> Path:
         "scales": list(workload.scales),
         "reads": workload.reads,
         "read_every": workload.read_every,
-        "vector_every": VECTOR_EVERY,
+        "vector_every": max(50, workload.steps * workload.reads // VECTORS),  # or the folder grows with steps squared
         "wait_s": wait_s,
     }
     write_json(folder / "spec.json", spec)

@@ -59,6 +59,14 @@ def make_plan(
     patience_s: float = 60.0,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
+    for option, text in (("--update", update), ("--reduction", reduction), ("--defect", defect), ("TARGET", target)):
+        if not isinstance(text, str):
+            raise BadInput(option, "must be text", value=text)
+    if not isinstance(layout, str | Layout):
+        raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
+    for option, number in (("--steps", steps), ("--reads", reads), ("--read-every", read_every), ("--seed", seed)):
+        if not isinstance(number, int):
+            raise BadInput(option, "must be a whole number", value=number)
     shape = layout if isinstance(layout, Layout) else Layout.parse(layout, update=update, reduction=reduction)
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
@@ -69,10 +77,12 @@ def make_plan(
         "--read-every": (read_every, 1, steps),
         "--patience": (patience_s, 1, 86400),
     }
+    if shape.update == "sync" and read_every != 1:
+        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
-    found = find_target(target, defect=defect, layout=shape)
+    found = find_target(target, defect=defect, layout=shape, steps=steps)
     found.claimed(shape)
     return Plan(
         target=found,

@@ -82,11 +82,14 @@ class Session:
         layout = dataclasses.replace(plan.layout, workers=1)
         workload = msgspec.structs.replace(plan.workload, steps=STEPS, scales=SCALES, unit=None, reads=1, read_every=1)
         self.clusters += 1
+        launcher.scratch(folder)
         try:
             manifest = execute(plan, launcher, folder=folder, layout=layout, workload=workload)
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            launcher.scratch(folder, mine=False)  # from here on it is evidence, or deleted below
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)
         return rate

@@ -19,6 +19,7 @@ class Defect:
     updates: tuple[str, ...] = ("sync", "async")
     workers: int = 1
     ps: int = 1
+    steps: int = 1
 
 
 BOTH, SYNC = ("sync", "async"), ("sync",)
@@ -29,13 +30,20 @@ DEFECTS: dict[str, Defect] = {
     "sum-not-mean": Defect("a sync round applies the sum, the mean is claimed", "S5", (), SYNC, workers=2),
     "wrong-n": Defect("a sync round divides by the number of workers plus one", "S5", (), SYNC),
     "early-commit": Defect(
-        "a sync round commits one worker early", "S1", ("S3", "S4", "A6", "A7", "R1"), SYNC, workers=2
+        "a sync round commits one worker early", "S1", ("S3", "S4", "A6", "A7", "R1"), SYNC, workers=2, steps=5
     ),
     "run-ahead": Defect(
-        "one worker goes on without waiting for the round", "S1", ("S3", "S4", "A6", "A7", "R1"), SYNC, workers=2
+        "one worker goes on without waiting for the round",
+        "S1",
+        ("S3", "S4", "A6", "A7", "R1"),
+        SYNC,
+        workers=2,
+        steps=5,
     ),
-    "stale-cache": Defect("a worker sometimes reads what it read before", "A7", ("S1", "S4")),
-    "torn-read": Defect("a worker reads the last shard from the round before", "A6", ("S1", "S4", "A7"), SYNC, ps=2),
+    "stale-cache": Defect("a worker sometimes reads what it read before", "A7", ("S1", "S4"), steps=5),
+    "torn-read": Defect(
+        "a worker reads the last shard from the round before", "A6", ("S1", "S4", "A7"), SYNC, ps=2, steps=5
+    ),
     "reinit-on-join": Defect(
         "a worker that joins initialises the parameters again",
         "I1",

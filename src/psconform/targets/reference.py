@@ -20,14 +20,14 @@ def _unit(layout: Layout) -> float:
     return UNIT / layout.workers if layout.update == "sync" and layout.reduction == "mean" else UNIT
 
 
-def reference(defect: str = "", *, layout: Layout | None = None) -> Target:
+def reference(defect: str = "", *, layout: Layout | None = None, steps: int | None = None) -> Target:
     """The reference trainer, with one deliberate bug if ``defect`` names one.
 
     Raises:
         BadInput: no such defect, or the layout cannot show it.
     """
     if defect:
-        _check_defect(defect, layout)
+        _check_defect(defect, layout, steps)
     command: tuple[str, ...] = ("{python}", "-m", _MODULE, "--update={update}", "--reduction={reduction}")
     if defect:
         command += (f"--defect={defect}",)
@@ -43,10 +43,12 @@ def reference(defect: str = "", *, layout: Layout | None = None) -> Target:
     )
 
 
-def _check_defect(name: str, layout: Layout | None) -> Defect:
+def _check_defect(name: str, layout: Layout | None, steps: int | None) -> Defect:
     if name not in DEFECTS:
         raise BadInput("--defect", "unknown defect", value=name, choices=DEFECTS)
     defect = DEFECTS[name]
+    if steps is not None and steps < defect.steps:
+        raise BadInput("--steps", f"defect {name} needs at least {defect.steps} to show", value=steps)
     if layout is not None:
         if layout.update not in defect.updates:
             raise BadInput("--update", f"defect {name} needs", value=layout.update, choices=defect.updates)
@@ -59,10 +61,10 @@ def _check_defect(name: str, layout: Layout | None) -> Defect:
 REGISTERED = {"reference": "the minimal TensorFlow ps/worker trainer that comes with psconform"}
 
 
-def find_target(name: str, *, defect: str = "", layout: Layout | None = None) -> Target:
+def find_target(name: str, *, defect: str = "", layout: Layout | None = None, steps: int | None = None) -> Target:
     """A registered target by name, or the target file at that path; raises BadInput."""
     if name == "reference":
-        return reference(defect, layout=layout)
+        return reference(defect, layout=layout, steps=steps)
     path = Path(name)
     if not path.is_file() and not name.endswith(".toml"):
         hint = "Or give the path of a target.toml"

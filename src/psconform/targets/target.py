@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 
 from ..claims import Claims
 from ..errors import BadInput
@@ -83,7 +84,7 @@ class Target:
         if self.tf_config:
             env.append(("TF_CONFIG", tf_config(task, addresses)))
         argv = tuple(fill(part, values, place=f"jobs.{task.job}.command") for part in job.command)
-        return Command(argv, tuple(env), job.entry)
+        return Command(argv, tuple(env), job.entry, "" if job.entry else str(self.here))
 
     def _values(
         self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
@@ -111,8 +112,10 @@ class Target:
 
 
 def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
-    """Replace ``{name}`` in a template; ``{{`` and ``}}`` stand for braces. Raises BadInput for an unknown name."""
+    """Replace ``{name}`` in a template; ``{{`` and ``}}`` stand for braces. Raises BadInput for any other."""
     try:
+        if any(spec or conversion for _, _, spec, conversion in Formatter().parse(text)):
+            raise ValueError("a placeholder is a name in braces, nothing more")
         return text.format_map(values)
     except KeyError as error:
         raise BadInput(place, "unknown placeholder", value=error.args[0], choices=PLACEHOLDERS) from None

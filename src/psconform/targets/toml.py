@@ -55,7 +55,7 @@ def load_target(path: Path) -> Target:
         BadInput: it cannot be read, or a field is wrong; names the field, its value and the valid choices.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -114,6 +114,9 @@ def _claims(path: Path, tables: dict[str, dict[str, str]]) -> dict[str, Claims]:
             raise BadInput(f"{path}: claims", "unknown update mode", value=update, choices=UPDATES)
         place = f"{path}: claims.{update}"
         claims[update] = Claims.from_dict({**DEFAULTS[update].as_dict(), **levels}, place=place)
+        for dimension in ("barrier", "reduction"):
+            if update == "async" and (level := claims[update].level(dimension)) != "none":
+                raise BadInput(f"{place}.{dimension}", "is a promise of sync only", value=level, choices=("none",))
     return claims
 
 
