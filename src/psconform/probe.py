@@ -45,6 +45,7 @@ UNIT = 840.0
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
+_INTEGERS = ("clock", "versions")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Vector = NDArray[np.float32]
@@ -69,10 +70,10 @@ class LedgerDecoder:
     def update(self, values: Vector) -> list[tuple[int, int]]:
         """Take float32[2*W*K + 1]; returns the (worker, step) whose oddness changed."""
         bits = values.view(np.int32)  # bitwise, so that NaN equals itself
-        changed: list[int] = np.flatnonzero(bits != self._bits).tolist()
+        changed: list[int] = (bits != self._bits).nonzero()[0].tolist()
         if not changed:
             return []
-        self._bits = bits.copy()
+        self._bits[:] = bits
         rows: dict[int, list[int]] = {}
         for index in changed:
             if index == self.cells:
@@ -90,7 +91,8 @@ class LedgerDecoder:
         first, tail = worker * self.steps, self.cells + 1 + worker * self.steps
         if len(steps) == 2 and steps[0] == steps[1] == start:  # the healthy case: the next gradient, head and tail
             limit = self.unit * TOLERANCE
-            if abs(values[first + start] + self.unit) <= limit and abs(values[tail + start] + self.unit) <= limit:
+            head_off, tail_off = values.item(first + start) + self.unit, values.item(tail + start) + self.unit
+            if abs(head_off) <= limit and abs(tail_off) <= limit:
                 self.clock[worker] = start + 1
                 return []
         heads, tails = values[first : first + self.steps], values[tail : tail + self.steps]
@@ -132,8 +134,16 @@ class EventLog:
         """Append one event; does nothing once closed, nor in a process that was forked off."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
-        event = {"kind": kind, "seq": self._seq, "mono_ns": time.monotonic_ns(), **fields}
-        body = _encode(event)[:-1].encode()
+        # By hand, for it is most of the probe's cost: an integer, or lists of them, are JSON as Python spells them.
+        parts = [f'{{"kind":"{kind}","seq":{self._seq},"mono_ns":{time.monotonic_ns()}']
+        for name, value in fields.items():
+            if type(value) is int:
+                parts.append(f',"{name}":{value}')
+            elif name in _INTEGERS:
+                parts.append(f',"{name}":{value}'.replace(" ", ""))
+            else:
+                parts.append(f',"{name}":{_encode(value)}')
+        body = "".join(parts).encode()
         self._crc = zlib.crc32(body, self._crc)  # chained: a line lost, moved or changed breaks every later one
         os.write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
         self._seq += 1
@@ -374,7 +384,7 @@ class Probe:
         if odd:
             event["odd"] = odd
         nonces = [decoder.nonce for decoder in self._decoders]
-        if repr(nonces) != repr(self._nonces):
+        if nonces != self._nonces:  # always, if one is NaN: rare, and no harm
             self._nonces = nonces
             event["nonce"] = [_number(n) for n in nonces]
 
