@@ -30,6 +30,8 @@ class Example:
     reduction: str = "mean"
     reads: int = 1
     read_every: int = 1
+    workload: str = "ledger"
+    model: str = "softmax"
 
 
 def examples(
@@ -40,6 +42,8 @@ def examples(
     steps: Numbers = USUAL_STEPS,
     reads: Numbers = ONE,
     read_every: Numbers = ONE,
+    workload: str = "ledger",
+    models: tuple[str, ...] = ("softmax",),
 ) -> st.SearchStrategy[Example]:
     """Clusters of one update mode, within what the target supports."""
     reductions = find_target(chosen.target).reductions if update == "sync" else ("mean",)
@@ -53,7 +57,15 @@ def examples(
         reduction=st.sampled_from(reductions),
         reads=reads,
         read_every=read_every,
+        workload=st.just(workload),
+        model=st.sampled_from(models),
     )
+
+
+def offers(workload: str) -> pytest.MarkDecorator:
+    """A target that does not say that it trains a workload is not asked to."""
+    lacks = workload not in find_target(chosen.target).workloads
+    return pytest.mark.skipif(lacks, reason=f"the target does not train {workload} (workloads in its target.toml)")
 
 
 def needs(update: str) -> pytest.MarkDecorator:
@@ -72,6 +84,8 @@ def must_hold(judge: Judge, example: Example) -> Run:
         seed=example.seed,
         reads=example.reads,
         read_every=min(example.read_every, example.steps),
+        workload=example.workload,
+        model=example.model,
     )
     if not run.valid:
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}", pytrace=False)

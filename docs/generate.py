@@ -81,8 +81,7 @@ def checks_page() -> str:
     lines += ["# Seeded defects\n", "`psconform run reference --defect NAME`\n"]
     lines += ["| defect | what it does | found by | also breaks | needs |", "|---|---|---|---|---|"]
     for name, defect in DEFECTS.items():
-        needs = f"{' or '.join(defect.updates)}, ps>={defect.ps}, worker>={defect.workers}"
-        lines.append(f"| `{name}` | {defect.title} | {defect.meant} | {', '.join(defect.also)} | {needs} |")
+        lines.append(f"| `{name}` | {defect.title} | {defect.found_by} | {', '.join(defect.also)} | {defect.needs} |")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -10,8 +10,10 @@ import re
 import sys
 from typing import NoReturn
 
-from psconform.layout import REDUCTIONS, UPDATES
-from psconform.probe import Probe
+from psconform.layout import RATES, REDUCTIONS, UPDATES
+from psconform.probe import DECAY, Probe
+
+from .compress import COMPRESSIONS
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -35,11 +37,21 @@ def _options(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--update", choices=UPDATES, default="sync", help="full barrier, or applied on arrival")
     parser.add_argument("--reduction", choices=REDUCTIONS, default="mean", help="of a sync round (default: mean)")
-    parser.add_argument("--steps", type=int, default=50, help="steps of each worker (under psconform, from its spec)")
+    parser.add_argument("--compression", choices=COMPRESSIONS, default="none", help="what a worker does to gradients")
+    parser.add_argument("--quorum", type=int, default=0, help="sync: gradients that complete a round (0: all)")
+    parser.add_argument("--staleness", type=int, default=-1, help="async: steps ahead of another worker (-1: any)")
+    parser.add_argument("--rate", choices=RATES, default="constant", help="async: or divided by a gradient's staleness")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    if options.quorum and options.update != "sync":
+        parser.error("--quorum is for --update sync")
+    if options.rate != "constant" and options.update != "async":
+        parser.error("--rate is for --update async")
+    if options.staleness >= 0 and options.update != "async":
+        parser.error("--staleness is for --update async")
     return options
 
 
@@ -67,13 +79,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     cluster, job, index = _place()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from .defects import WORKERS
+    from .defects import WORKERS, worker_type
     from .shard import ShardConfig, tf1
     from .trainer import serve
 
     if options.defect not in WORKERS:
         raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, WORKERS))}")
     tf1.disable_eager_execution()
+    if not 0 <= options.quorum <= len(cluster["worker"]):
+        raise SystemExit(f"--quorum: must be between 1 and {len(cluster['worker'])}, or 0, got {options.quorum}")
     task, workers = f"{job}:{index}", len(cluster["worker"])
     if os.environ.get("PSCONFORM_SPEC"):
         try:
@@ -89,13 +103,18 @@ def main(argv: list[str] | None = None) -> NoReturn:
         reduction=options.reduction,
         steps=probe.steps,
         seed=probe.seed,
+        quorum=options.quorum,
+        rate=options.rate,
+        staleness=options.staleness if options.staleness >= 0 else None,
+        compression=options.compression,
+        decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
     if job == "ps":
         logging.info("%s serves on %s", task, cluster[job][index])
         serve(cluster, index, config)
         probe.close()
     else:
-        worker = WORKERS[options.defect](cluster, probe, config)
+        worker = worker_type(options.defect, config)(cluster, probe, config)
         worker.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
     logging.info("%s ends", task)

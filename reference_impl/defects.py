@@ -1,137 +1,14 @@
-"""Deliberate bugs, one subclass each: the trainer itself knows nothing of them.
-
-What they do to a run, and which check must find them: ``psconform list defects``.
-"""
+"""Deliberate bugs by name: what they do to a run, and which check must find them, says ``psconform list defects``."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import tensorflow as tf
-
-from .shard import Shard, ShardConfig, Tensor
-from .trainer import Values, Worker
-
-EVERY = 5
-"""Defects of reading strike at each step s > 0 with s % EVERY == 3."""
-
-
-def victim(config: ShardConfig) -> tuple[int, int]:
-    """(worker, step) that a defect of a single gradient strikes, drawn from the seed."""
-    return config.seed % config.workers, (config.seed // config.workers + config.steps // 2) % config.steps
-
-
-def _strikes(config: ShardConfig, step: int) -> bool:
-    return step == 1 if config.steps < EVERY else step % EVERY == 3
-
-
-class _Scaled(Shard):
-    """One gradient counts ``factor`` times."""
-
-    factor = 1.0
-
-    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        whose, when = victim(self.config)
-        if worker != whose:
-            return gradient
-        return tf.where(tf.equal(step, float(when)), self.factor * gradient, gradient)
-
-
-class DropGradient(_Scaled):
-    factor = 0.0
-
-
-class ApplyTwice(_Scaled):
-    factor = 2.0
-
-
-class LoseShardUpdate(_Scaled):
-    factor = 0.0
-
-    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        return super().contribution(gradient, worker, step) if self.index == 0 else gradient
-
-
-class SumNotMean(Shard):
-    def weight(self) -> float:
-        return 1.0
-
-
-class WrongN(Shard):
-    def weight(self) -> float:
-        return 1.0 / (self.config.workers + 1)
-
-
-class _OutOfRound(Shard):
-    """Takes a gradient in whatever round is open."""
-
-    def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
-        del version
-        return tf.equal(applied, step)
-
-
-class EarlyCommit(_OutOfRound):
-    def quorum(self) -> float:
-        return float(self.config.workers - 1)
-
-
-class RunAhead(Worker):
-    shard_type = _OutOfRound
-
-    def read(self, step: int) -> tuple[Values, list[int]]:
-        ahead = self.index == victim(self.config)[0] and 0 < step < self.config.steps
-        return super().read(step - 1 if ahead else step)
-
-
-class _Remembers(Worker):
-    """Keeps what it read before, by shard."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.last: tuple[Values, list[int]] | None = None
-
-    def read(self, step: int) -> tuple[Values, list[int]]:
-        before, now = self.last, super().read(step)
-        self.last = now
-        if before is not None and step < self.config.steps and _strikes(self.config, step):
-            return self.mix(before, now)
-        return now
-
-    def mix(self, before: tuple[Values, list[int]], now: tuple[Values, list[int]]) -> tuple[Values, list[int]]:
-        return before
-
-
-class StaleCache(_Remembers):
-    pass
-
-
-class TornRead(_Remembers):
-    def mix(self, before: tuple[Values, list[int]], now: tuple[Values, list[int]]) -> tuple[Values, list[int]]:
-        return [*now[0][:-1], before[0][-1]], [*now[1][:-1], before[1][-1]]
-
-
-class ReinitOnJoin(Worker):
-    """The last worker overwrites the parameters, though not the counters, when it joins."""
-
-    def _build(self) -> None:
-        super()._build()
-        self._overwrite = []
-        for shard, theta in zip(self.shards, self._theta, strict=True):
-            with shard.device():
-                self._overwrite.append(shard.section.execute(lambda s=shard, t=theta: _overwrite(s, t)))
-
-    def join(self) -> None:
-        super().join()
-        if self.index == self.config.workers - 1:
-            initial = [self.probe.initial() for _ in self.shards]
-            self.session.run(self._overwrite, dict(zip(self._theta, initial, strict=True)))
-            self.probe.initialised(initial)
-
-
-def _overwrite(shard: Shard, theta: Tensor) -> Tensor:
-    rest = shard.state.read_value()[shard.theta_size :]
-    with tf.control_dependencies([shard.state.assign(tf.concat([theta, rest], 0))]):
-        return tf.constant(True)
+from . import faulty_modes as modes
+from . import faulty_shards as shards
+from . import faulty_workers as workers
+from . import reorder, samples
+from .quorum import QuorumWorker
+from .shard import Shard, ShardConfig
+from .trainer import Worker
 
 
 def _with_shard(kind: type[Shard]) -> type[Worker]:
@@ -140,14 +17,40 @@ def _with_shard(kind: type[Shard]) -> type[Worker]:
 
 WORKERS: dict[str, type[Worker]] = {
     "": Worker,
-    "drop-gradient": _with_shard(DropGradient),
-    "apply-twice": _with_shard(ApplyTwice),
-    "sum-not-mean": _with_shard(SumNotMean),
-    "wrong-n": _with_shard(WrongN),
-    "early-commit": _with_shard(EarlyCommit),
-    "run-ahead": RunAhead,
-    "stale-cache": StaleCache,
-    "torn-read": TornRead,
-    "reinit-on-join": ReinitOnJoin,
-    "lose-shard-update": _with_shard(LoseShardUpdate),
+    "drop-gradient": _with_shard(shards.DropGradient),
+    "apply-twice": _with_shard(shards.ApplyTwice),
+    "flip-sign": _with_shard(shards.FlipSign),
+    "scale-500th": _with_shard(shards.Scale500th),
+    "sum-not-mean": _with_shard(shards.SumNotMean),
+    "wrong-n": _with_shard(shards.WrongN),
+    "unequal-weights": _with_shard(shards.UnequalWeights),
+    "early-commit": _with_shard(shards.EarlyCommit),
+    "early-release": workers.EarlyRelease,
+    "run-ahead": workers.RunAhead,
+    "late-to-next-round": workers.LateToNextRound,
+    "ack-before-apply": workers.AckBeforeApply,
+    "stale-cache": workers.StaleCache,
+    "torn-read": workers.TornRead,
+    "unlocked-updates": _with_shard(shards.UnlockedUpdates),
+    "reinit-on-join": workers.ReinitOnJoin,
+    "apply-before-init": workers.ApplyBeforeInit,
+    "lose-shard-update": _with_shard(shards.LoseShardUpdate),
+    "retry-twice": workers.RetryTwice,
+    "bfloat16": _with_shard(shards.BFloat16),
+    "clip": _with_shard(shards.Clip),
+    "forget-residual": workers.ForgetResidual,
+    "reuse-sample": samples.ReuseSample,
+    "skip-sample": samples.SkipSample,
+    "stale-gradients": samples.StaleGradients,
+    "out-of-order": _with_shard(reorder.OutOfOrder),
+    "swap-updates": _with_shard(reorder.SwapUpdates),
+    "late-applied": modes.LateApplied,
+    "quorum-minus-one": modes.QuorumMinusOne,
+    "ssp-off": modes.SspOff,
+    "tau-ignored": modes.TauIgnored,
 }
+
+
+def worker_type(defect: str, config: ShardConfig) -> type[Worker]:
+    """The worker with this bug or, without one, the healthy worker of this set-up."""
+    return QuorumWorker if config.quorum and not defect else WORKERS[defect]

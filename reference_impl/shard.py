@@ -2,12 +2,23 @@
 
 All state of a ps is **one variable**, and a push changes it with one assignment inside one critical section; nothing
 else has a side effect on it. So a push that is cancelled, killed or sent twice is applied wholly or not at all, and a
-read returns one version of parameters and counters together. ::
+read returns one version of parameters and counters together. The variable has rows::
 
-    state = [ theta: slots | pending: slots (sync only) | applied: one per worker | version ]        float32
+    row = [ theta: slots | padding | applied: one per worker | total ]        float32
 
-``pending`` is the sum of the gradients of the round that is not complete yet, ``applied[w]`` the number of gradients
-accepted from worker w, ``version`` the number of updates of theta. Counters in float32 are exact up to 2**24.
+``applied[w]`` is the number of gradients accepted from worker w, ``total`` their sum. Everything else follows: the row
+with the highest total is the newest, and the version, the number of updates of theta, is that total (async), or that
+total divided by the gradients of a round (sync). Counters in float32 are exact up to 2**24.
+
+Async has one row, and a push subtracts from it in place. Sync has two. Row ``version % 2`` is what everybody reads; the
+round that is not complete yet is summed up in the other one: its first gradient writes "the row that is read, less this
+gradient", the next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs
+nothing, and a push goes over the parameters once.
+
+What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. TensorFlow
+takes all feeds and fetches through the worker, so a number that the client feeds to a ps travels as a tensor of its own
+(twice, if the ps waits for it as well): therefore step and awaited version travel in the tail of the gradient, and one
+row is all that comes back.
 
 Ops are created once per worker (between-graph replication); variable, critical section and queues are shared by name
 through the ps they are placed on.
@@ -15,6 +26,7 @@ through the ps they are placed on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +36,43 @@ from numpy.typing import NDArray
 
 tf1 = tf.compat.v1
 Tensor = Any  # TensorFlow's own annotations are not visible to type checkers
+Row = NDArray[np.float32]
+ALIGN = 16  # floats: EIGEN_MAX_ALIGN_BYTES
 
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """What all shards and workers must agree on. ``slots`` is the number of parameters per shard."""
+    """What all shards and workers must agree on.
+
+    ``slots`` is the number of parameters per shard, ``decay`` the share of each that an update takes away before it
+    subtracts the gradients (decoupled weight decay: Loshchilov and Hutter 2019), ``quorum`` the gradients that complete
+    a sync round (0: those of all workers), ``staleness`` how many steps a worker may be ahead of another in
+    async (None: any number); with the ``rate`` staleness-aware a ps divides a gradient by max(1, its staleness).
+    ``compression`` is what a worker does to gradients: see compress.py.
+    """
 
     slots: int
     workers: int
     update: str = "sync"
     reduction: str = "mean"
     learning_rate: float = 1.0
-    steps: int = 50
+    steps: int = 200
     seed: int = 0
+    decay: float = 0.0
+    quorum: int = 0
+    staleness: int | None = None
+    rate: str = "constant"
+    compression: str = "none"
+
+    @property
+    def aware(self) -> bool:
+        """The learning rate depends on how stale a gradient is (Zhang et al. 2016)."""
+        return self.rate == "staleness-aware"
+
+    @property
+    def per_round(self) -> int:
+        """Gradients in a sync round."""
+        return self.quorum or self.workers
 
     @property
     def sync(self) -> bool:
@@ -49,23 +85,24 @@ class Shard:
 
     def __init__(self, index: int, config: ShardConfig) -> None:
         self.index, self.config = index, config
-        self.theta_size = config.slots
-        self.pending_size = config.slots if config.sync else 0
-        self.size = self.theta_size + self.pending_size + config.workers + 1
+        self.counters = config.workers + 1
+        # aligned, so that TensorFlow cuts a row out of a message without copying it
+        self.shape = [self.rows(), -(-(config.slots + self.counters) // ALIGN) * ALIGN]
         with self.device():
             self.state = tf1.get_variable(
                 f"state_{index}",
-                shape=[self.size],
+                shape=self.shape,
                 dtype=tf.float32,
                 initializer=tf1.zeros_initializer(),
                 use_resource=True,
                 collections=[],
             )
             self.section = tf.CriticalSection(shared_name=f"shard_{index}")
-            # One wake-up per commit and worker. They only end a wait early: what is true stands in the state. No
-            # capacity limit, for a commit must not block on a worker that has gone.
+            self.until = tf1.placeholder(tf.int32, [1])
+            # One wake-up per commit for each worker but the one whose push it was. They only end a wait early: what is
+            # true stands in the state. No capacity limit, for a commit must not block on a worker that has gone.
             self.wakeups = [
-                tf1.FIFOQueue(-1, [tf.float32], shapes=[[]], shared_name=f"wake_{index}_{worker}")
+                tf1.FIFOQueue(-1, [tf.int32], shapes=[[]], shared_name=f"wake_{index}_{worker}")
                 for worker in range(config.workers)
             ]
             self.goodbyes = tf1.FIFOQueue(-1, [tf.int32], shapes=[[]], shared_name=f"goodbye_{index}")
@@ -73,6 +110,10 @@ class Shard:
     def device(self) -> Any:
         """Everything of a shard lives on its ps."""
         return tf.device(f"/job:ps/task:{self.index}/device:CPU:0")
+
+    def rows(self) -> int:
+        """Rows of the state."""
+        return 2 if self.config.sync else 1
 
     def initialised(self) -> Tensor:
         """bool: the state has been written."""
@@ -83,84 +124,180 @@ class Shard:
         """Write the initial state unless there is one; returns bool, whether this call wrote it."""
 
         def write() -> Tensor:
-            zeros = tf.zeros([self.size - self.theta_size])
-            with tf.control_dependencies([self.state.assign(tf.concat([theta, zeros], 0))]):
+            rest = tf.zeros([self.shape[0] * self.shape[1] - self.config.slots])
+            with tf.control_dependencies([self.state.assign(tf.reshape(tf.concat([theta, rest], 0), self.shape))]):
                 return tf.constant(True)
 
         with self.device():
             # Once and for all, even if a chief comes twice; one assignment, so nobody sees half of it.
             return self.section.execute(lambda: tf.cond(self.state.is_initialized(), lambda: tf.constant(False), write))
 
-    def read(self) -> Tensor:
-        """The whole state, one version of it."""
+    def message(self, gradient: Tensor, worker: int, tail: Tensor) -> Tensor:
+        """What a worker sends: what an accepted gradient takes from a row, and ``tail`` = [step, awaited version].
+
+        With a staleness-aware rate the version that was read of each shard follows, and its own takes the second place.
+
+        Made on the worker, for the ps is the bottleneck.
+        """
+        weight = self.weight() * self.config.learning_rate
+        gradient = self.contribution(gradient, worker, tail[0])
+        counters = np.zeros(self.shape[1] - self.config.slots, np.float32)
+        counters[worker - self.counters] = counters[-1] = -1.0
+        if self.config.aware:
+            tail = tf.stack([tail[0], tail[2 + self.index]])
+        return tf.concat([gradient if weight == 1 else gradient * weight, counters, tail], 0)
+
+    def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
+        """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there.
+
+        Without ``pull`` (async only) just the counters of that row, those of the moment of this push.
+        """
         with self.device():
-            return self.state.read_value()
+            delta = tf.expand_dims(message[: self.shape[1]], 0)
+            step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 2)
+            at = until if self.config.aware else None
+            reply = self.section.execute(lambda: self._transition(delta, worker, step, pull=pull, at=at))
+            if not self.config.sync:
+                return reply
+            # Not in the critical section: nobody writes to this row before this worker has pushed once more.
+            told = self._news(reply, worker, until)
+            return self._row(tf.reduce_max(tf.concat([reply, told], 0)))
 
-    def wait(self, worker: int) -> tuple[Tensor, Tensor]:
-        """Block until the next commit that ``worker`` was not told of; returns (its version, the state)."""
+    def read(self, worker: int) -> Tensor:
+        """The row to read, one version of it; in sync after the next news, unless version ``until`` is there.
+
+        News may be old: whoever waits looks at the version that it gets.
+        """
         with self.device():
-            version = self.wakeups[worker].dequeue()
-            with tf.control_dependencies([version]):
-                return version, self.state.read_value()
+            if not self.config.sync:
+                return self._row(0)
+            with tf.control_dependencies([self._news(self._version(self._totals()), worker, self.until)]):
+                return self.section.execute(lambda: self._row(self._version(self._totals())[0]))
 
-    def push(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        """Offer the gradient of ``step``; returns float32[2]: 1 if it was accepted, and the version it got (async)
-        or belongs to (sync)."""
-        with self.device():
-            return self.section.execute(lambda: self._transition(gradient, worker, step))
+    def _news(self, version: Tensor, worker: int, until: Tensor) -> Tensor:
+        """Wait for the next commit that ``worker`` was not told of if ``version`` is before ``until``; none, or one."""
+        return self.wakeups[worker].dequeue_many(tf.cast(version < until, tf.int32)[0])
 
-    def _transition(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        config = self.config
-        state = self.state.read_value()
-        sizes = [self.theta_size, self.pending_size, config.workers, 1]
-        _, pending, applied, version = tf.split(state, sizes)
-        version = version[0]
-        fresh = self.is_next(applied[worker], version, step)
-        accepted = tf.cast(fresh, tf.float32)
-        gradient = tf.where(fresh, self.contribution(gradient, worker, step), tf.zeros_like(gradient))
-        if config.sync:
-            arrived = tf.reduce_sum(applied) + accepted - version * self.quorum()
-            commits = tf.logical_and(fresh, tf.equal(arrived, self.quorum()))
-            total = (pending + gradient) * (config.learning_rate * self.weight())
-            less_theta = tf.where(commits, total, tf.zeros_like(total))
-            less_pending = tf.where(commits, pending, -gradient)  # to exactly 0, or one gradient more
-            committed = tf.cast(commits, tf.float32)
-        else:
-            less_theta, less_pending, committed = config.learning_rate * gradient, pending, accepted
-        less_applied = -tf.one_hot(worker, config.workers) * accepted
-        delta = tf.concat([less_theta, less_pending, less_applied, [-committed]], 0)
-        assigned = self.state.assign_sub(delta)
-        with tf.control_dependencies([assigned]):
-            told = self._tell(version + 1, committed) if config.sync else []
-        with tf.control_dependencies([assigned, *told]):
-            return tf.stack([accepted, version + (1.0 if config.sync else accepted)])
+    def _row(self, version: Any) -> Tensor:
+        if not self.config.sync:
+            return tf.squeeze(self.state.read_value(), 0)  # no copy, unless a push comes before it has left
+        return self.state.sparse_read(version % 2)
 
-    def _tell(self, version: Tensor, committed: Tensor) -> list[Tensor]:
-        news = tf.fill([tf.cast(committed, tf.int32)], version)  # none, or one
-        return [queue.enqueue_many(news) for queue in self.wakeups]
+    def _cells(self, cells: Any) -> Tensor:
+        """Single numbers of the state, at [row, column] each."""
+        if not self.config.sync:
+            return tf.gather_nd(self.state.read_value(), cells)  # copies them, and so lets go of the rest
+        return self.state.gather_nd(cells)  # sparse access, like all writing in sync: reads copy, writes do not
+
+    def _tail(self) -> tuple[int, int]:
+        """Columns of the counters."""
+        return self.shape[1] - self.counters, self.shape[1]
+
+    def _totals(self) -> Tensor:
+        return tf.cast(self._cells([[[r, self.shape[1] - 1]] for r in range(self.shape[0])]), tf.int32)
+
+    def _version(self, totals: Tensor) -> Tensor:
+        return tf.reduce_max(totals, 0) // self.quorum()  # int32, for TensorFlow divides floats by multiplying
+
+    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
+        first = self._tail()[0]
+        found = self._cells([[[r, first + c] for r in range(self.shape[0])] for c in (worker, self.config.workers)])
+        # The rest without a control dependency on the lock, which would start each constant on a thread of its own.
+        with tf.control_dependencies(None):
+            applied, totals = tf.unstack(tf.expand_dims(tf.cast(found, tf.int32), 2))  # [rows, 1] each
+            delta = self.arriving(delta, totals)
+            if self.config.sync:
+                return self._join_round(delta, worker, step, applied, totals)
+            fresh = self.is_next(applied[0], totals[0], step)[0]
+
+            def apply() -> Any:
+                less = delta if at is None else self.slowed(delta, totals[0] - at)
+                less = less + self._decayed(self.state.read_value()) if self.config.decay else less
+                return self.state.assign_sub(less, read_value=False)
+
+            with tf.control_dependencies([_if(fresh, apply)]):
+                return self._row(0) if pull else self._cells([[0, c] for c in range(*self._tail())])
+
+    def _join_round(self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor) -> Tensor:
+        fresh = self.is_next(tf.reduce_max(applied, 0), self._version(totals), step)
+        return self._add(delta, worker, fresh, totals)
+
+    def _add(self, delta: Tensor, worker: int, fresh: Tensor, totals: Tensor) -> Tensor:
+        """Take a gradient into the open round, if it is fresh; returns the version after it."""
+        version = self._version(totals)
+        newest, target = tf.argmax(totals, output_type=tf.int32), 1 - version % 2
+        first = tf.not_equal(newest, target)
+
+        def begin() -> Any:
+            row = self.state.sparse_read(newest)
+            row = (row - self._decayed(row) if self.config.decay else row) - delta  # once a round
+            return tf.raw_ops.ResourceScatterUpdate(resource=self.state.handle, indices=target, updates=row)
+
+        def go_on() -> Any:
+            return tf.raw_ops.ResourceScatterSub(resource=self.state.handle, indices=target, updates=delta)
+
+        with tf.control_dependencies([_if(fresh[0], lambda: _if(first[0], begin, go_on))]):
+            after = self._version(totals + tf.cast(fresh, tf.int32))
+            news = tf.fill(after - version, after[0])  # none, or one
+        told = [queue.enqueue_many(news) for peer, queue in enumerate(self.wakeups) if peer != worker]
+        with tf.control_dependencies(told):
+            return tf.identity(after)
+
+    def _decayed(self, row: Tensor) -> Tensor:
+        """What decay takes from a row: a share of each parameter, and nothing of the counters."""
+        shares = np.where(np.arange(self.shape[1]) < self.config.slots, self.config.decay, 0.0)
+        return row * shares.astype(np.float32)
 
     def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
         """A push counts only as its worker's next step, and in sync in its own round: so a repeated one is harmless."""
-        in_round = tf.equal(version, step) if self.config.sync else tf.constant(True)
-        return tf.logical_and(tf.equal(applied, step), in_round)
+        in_turn = tf.equal(applied, step)
+        return tf.logical_and(in_turn, tf.equal(version, step)) if self.config.sync else in_turn
 
     def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
         """What an accepted gradient adds to its round or, times the learning rate, takes from theta."""
         del worker, step
         return gradient
 
-    def quorum(self) -> float:
+    def slowed(self, delta: Tensor, tau: Tensor) -> Tensor:
+        """What a gradient takes from a row whose version is ``tau`` past the one it was computed at."""
+        share = 1.0 / tf.cast(tf.maximum(tau, 1), tf.float32)
+        return delta * tf.where(np.arange(self.shape[1]) < self.config.slots, share, 1.0)
+
+    def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
+        """What a push subtracts from the row that it changes, [1, columns]; ``totals``, [rows, 1], of each row."""
+        del totals
+        return delta
+
+    def quorum(self) -> int:
         """Gradients in a sync round."""
-        return float(self.config.workers)
+        return self.config.per_round
 
     def weight(self) -> float:
-        """Weight of each gradient in a sync round: 1/N for a mean, 1 for a sum."""
-        return 1.0 / self.config.workers if self.config.reduction == "mean" else 1.0
+        """Weight of each gradient in an update: in sync 1/N for a mean, 1 for a sum."""
+        return 1.0 / self.config.per_round if self.config.sync and self.config.reduction == "mean" else 1.0
 
-    def theta(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The parameters in a state that was read, float32[slots]."""
-        return state[: self.theta_size]
+    def theta(self, row: Row) -> Row:
+        """The parameters in a row that was read, float32[slots]."""
+        return row[: self.config.slots]
 
-    def version(self, state: NDArray[np.float32]) -> int:
-        """The version in a state that was read."""
-        return int(state[-1])
+    def version(self, row: Row) -> int:
+        """The version in a row, or the counters of a row, that was read."""
+        return int(row[-1]) // self.quorum() if self.config.sync else int(row[-1])
+
+    def slowest(self, row: Row) -> int:
+        """Gradients accepted from the worker that has the fewest, in a row that was read."""
+        return int(row[-self.counters : -1].min())
+
+    def has(self, row: Row, worker: int, step: int) -> bool:
+        """The gradient of this step is in a row, or the counters of a row, that was read."""
+        return float(row[worker - self.counters]) > step
+
+
+def _if(condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> Tensor:
+    """Run an assigning op, or another one, or none."""
+
+    def done(write: Callable[[], Any] | None) -> Tensor:
+        with tf.control_dependencies([write()] if write else []):
+            return tf.constant(True)
+
+    return tf.cond(condition, lambda: done(then), lambda: done(otherwise))

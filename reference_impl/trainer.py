@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from psconform.layout import Task
 from psconform.probe import Probe
 
-from .shard import Shard, ShardConfig
+from .compress import TopK
+from .shard import Row, Shard, ShardConfig
 
 tf1 = tf.compat.v1
 Values = list[NDArray[np.float32]]
@@ -30,13 +31,16 @@ Cluster = dict[str, list[str]]
 CALL_TIMEOUT_S = 60.0
 """Bound on every call to a ps, and on the wait for a round or for initialisation."""
 
+POLL_S = 0.002
+"""Between two looks of a worker that waits for slower ones (``--staleness``)."""
+
 
 def serve(cluster: Cluster, index: int, config: ShardConfig) -> None:
     """Be ``ps:index``: serve until every worker has said goodbye. The ps runs no Python of its own meanwhile."""
-    server = _server(cluster, Task("ps", index))
+    server = new_server(cluster, Task("ps", index))
     with tf.Graph().as_default():
         goodbye = Shard(index, config).goodbyes.dequeue()
-        with tf1.Session(server.target, config=_session(Task("ps", index), to_ps=False)) as session:
+        with tf1.Session(server.target, config=session_config(Task("ps", index), to_ps=False)) as session:
             for _ in range(config.workers):
                 session.run(goodbye)
 
@@ -49,30 +53,41 @@ class Worker:
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig) -> None:
         self.config, self.probe, self.index = config, probe, probe.index
         task = Task("worker", probe.index)
-        self.server = _server(cluster, task)
+        self.server = new_server(cluster, task)
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.shards = [self.shard_type(i, config) for i in range(len(cluster["ps"]))]
             self._build()
-            self.session = tf1.Session(self.server.target, config=_session(task, to_ps=True))
+            self.session = tf1.Session(self.server.target, config=session_config(task, to_ps=True))
             self._bind()
         self.seen: list[int] = [0] * len(self.shards)  # version of each shard at the last read
+        self.compressor = None if config.compression == "none" else TopK(len(self.shards), config.slots)
+        self._pulled: list[Row] = []  # what came with the answer to the last push, until it is read
 
     def _build(self) -> None:
         config, shards = self.config, self.shards
-        self._theta = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
-        self._x = tf1.placeholder(tf.float32, [config.slots])
-        self._step = tf1.placeholder(tf.float32, [])
-        with tf.device(f"/job:worker/task:{self.index}/device:CPU:0"):
-            # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is.
-            loss = tf.add_n([tf.reduce_sum(theta * self._x) for theta in self._theta])
+        with self.device():
+            self._theta = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
+            self._x = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
+            self._tail = tf1.placeholder(tf.float32, [2 + len(shards) if config.aware else 2])
+            # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
+            # workloads give their gradient at the values that were read: their loss is this one to first order.
+            loss = tf.add_n([tf.reduce_sum(theta * x) for theta, x in zip(self._theta, self._x, strict=True)])
             gradients = tf.gradients(loss, self._theta)
-        self._push = [s.push(g, self.index, self._step) for s, g in zip(shards, gradients, strict=True)]
+            messages = [s.message(g, self.index, self._tail) for s, g in zip(shards, gradients, strict=True)]
+        self._push_pull = [s.push(m, self.index, pull=True) for s, m in zip(shards, messages, strict=True)]
+        if not config.sync:
+            self._push = [s.push(m, self.index, pull=False) for s, m in zip(shards, messages, strict=True)]
+        # A gradient that does not depend on theta, as the ledger's, needs none: spare feeding it.
+        self._needs_theta = not _ancestors(messages).isdisjoint(theta.op for theta in self._theta)
+        self._read = [s.read(self.index) for s in shards]
         self._initialise = [s.initialise(theta) for s, theta in zip(shards, self._theta, strict=True)]
         self._initialised = [s.initialised() for s in shards]
-        self._read = [s.read() for s in shards]
-        self._wait = [s.wait(self.index) for s in shards]
         self._goodbye = [s.goodbyes.enqueue(self.index) for s in shards]
+
+    def device(self) -> Any:
+        """Everything of a worker lives here."""
+        return tf.device(f"/job:worker/task:{self.index}/device:CPU:0")
 
     def _bind(self) -> None:
         options = tf1.RunOptions(timeout_in_ms=int(CALL_TIMEOUT_S * 1000))
@@ -81,31 +96,45 @@ class Worker:
             call = self.session.make_callable(fetches, feed_list=list(feeds), accept_options=True)
             return partial(call, options=options)
 
-        self._run_push = bound(self._push, [*self._theta, self._x, self._step])
-        self._run_initialise = bound(self._initialise, self._theta)
-        self._run_initialised, self._run_read, self._run_wait = map(bound, (self._initialised, self._read, self._wait))
+        feeds = [*(self._theta if self._needs_theta else ()), *self._x, self._tail]
+        self._run_push_pull = bound(self._push_pull, feeds)
+        self._run_push = self._run_push_pull if self.config.sync else bound(self._push, feeds)
+        self._run_read = bound(self._read, [s.until for s in self.shards] if self.config.sync else [])
+        self._run_initialise, self._run_initialised = bound(self._initialise, self._theta), bound(self._initialised)
 
     def train(self) -> None:
         """Join, train all steps, wait for the others, read once more, say goodbye."""
         probe, config = self.probe, self.config
         self.join()
         for step in range(config.steps):
-            if config.sync or step % probe.read_every == 0:  # async may go on with what it read some steps ago
+            if self.reads_at(step):
                 for _ in range(probe.reads):
                     values, versions = self.read(step)
                     probe.read(values, versions, step=step)
-            gradient = probe.gradient(step)
+            gradient = self.gradients(step, values)
+            if self.compressor is not None:
+                gradient = self.compressor.compress(gradient)
             probe.push(step)
             accepted, versions = self.push(step, values, gradient)
             probe.ack(step, "ok" if accepted else "failed", versions)
+        if self.compressor is not None:
+            probe.residual(self.compressor.residual)
         probe.wait_for_all()
         probe.read(*self.read(config.steps), final=True)
         self.leave()
 
+    def gradients(self, step: int, values: Values) -> Values:
+        """The gradient of each shard at ``values``."""
+        return self.probe.gradients(step, values)
+
+    def reads_at(self, step: int) -> bool:
+        """In async a worker may go on with what it read some steps ago."""
+        return self.config.sync or step % self.probe.read_every == 0
+
     def join(self) -> None:
         """The chief initialises, once; everybody waits until every shard is initialised."""
         if self.index == 0:
-            initial = [self.probe.initial() for _ in self.shards]
+            initial = [self.probe.initial(shard.index) for shard in self.shards]
             if any(self._run_initialise(*initial)):
                 self.probe.initialised(initial)
         deadline = time.monotonic() + CALL_TIMEOUT_S
@@ -116,24 +145,57 @@ class Worker:
 
     def read(self, step: int) -> tuple[Values, list[int]]:
         """Parameters and version of each shard; in sync at version ``step``, once that round is committed."""
-        if self.config.sync and min(self.seen) < step:
-            states = self.wait_for(step)
+        rows, self._pulled = self._settled(self._pulled, step), []
+        if self.config.staleness is not None and step < self.config.steps:
+            rows = self._close(rows, step - self.config.staleness)
+        self.seen = self._versions(rows)
+        return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
+
+    def _close(self, rows: list[Row], least: int) -> list[Row]:
+        """These rows, or newer ones in which every shard has ``least`` gradients of each worker (SSP: Ho et al. 2013).
+
+        By asking again and again: what is true stands in the row that is read, so no wake-up can be lost.
+        """
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while min(shard.slowest(row) for shard, row in zip(self.shards, rows, strict=True)) < least:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"worker:{self.index}: a worker has not pushed {least} gradients in time")
+            time.sleep(POLL_S)
+            rows = self._run_read()
+        return rows
+
+    def push(self, step: int, values: Values, gradient: Values) -> tuple[bool, list[int]]:
+        """Compute the gradient at ``values`` and push it to every shard; returns (all accepted, versions).
+
+        If the next step begins with a read, the same call brings what is to be read, in sync when the round is
+        complete: one call per step instead of two.
+        """
+        feeds = [*(values if self._needs_theta else ()), *gradient, self._message_tail(step)]
+        if self.config.sync:
+            rows = self._pulled = self._settled(self._run_push_pull(*feeds), self.awaits(step))
+        elif step + 1 < self.config.steps and self.reads_at(step + 1):  # the final read comes when all are done
+            rows = self._pulled = self._run_push_pull(*feeds)
         else:
-            states = self._run_read()
-        self.seen = [shard.version(state) for shard, state in zip(self.shards, states, strict=True)]
-        return [shard.theta(state) for shard, state in zip(self.shards, states, strict=True)], self.seen
+            rows = self._run_push(*feeds)
+        accepted = all(shard.has(row, self.index, step) for shard, row in zip(self.shards, rows, strict=True))
+        return accepted, self._versions(rows)
 
-    def wait_for(self, version: int) -> Values:
-        """Block until every shard has committed ``version`` rounds; returns their states."""
-        while True:
-            answers = self._run_wait()
-            if all(told >= version for told, _ in answers):
-                return [state for _, state in answers]
+    def _message_tail(self, step: int) -> NDArray[np.float32]:
+        return np.array([step, self.awaits(step), *(self.seen if self.config.aware else ())], np.float32)
 
-    def push(self, step: int, values: Values, gradient: NDArray[np.float32]) -> tuple[bool, list[int]]:
-        """Compute the gradient at ``values`` and push it to every shard; returns (all accepted, versions)."""
-        answers = self._run_push(*values, gradient, np.float32(step))
-        return all(accepted == 1 for accepted, _ in answers), [int(version) for _, version in answers]
+    def awaits(self, step: int) -> int:
+        """The version that every shard must have before a worker that has pushed ``step`` goes on, in sync."""
+        return step + 1
+
+    def _settled(self, rows: list[Row], version: int) -> list[Row]:
+        """These rows, or in sync newer ones that are at ``version``; none: read them."""
+        until = [np.array([version], np.int32)] * len(self.shards) if self.config.sync else []
+        while not rows or (self.config.sync and min(self._versions(rows)) < version):
+            rows = self._run_read(*until)
+        return rows
+
+    def _versions(self, rows: list[Row]) -> list[int]:
+        return [shard.version(row) for shard, row in zip(self.shards, rows, strict=True)]
 
     def leave(self) -> None:
         """Say goodbye to every ps, so that it can end, and close the record."""
@@ -143,13 +205,24 @@ class Worker:
         self.probe.close()
 
 
-def _server(cluster: Cluster, task: Task) -> Any:
-    config = _session(task, to_ps=task.job == "worker")
+def _ancestors(tensors: Sequence[Any]) -> set[Any]:
+    """All ops that these tensors depend on."""
+    found, todo = set(), [tensor.op for tensor in tensors]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def new_server(cluster: Cluster, task: Task) -> Any:
+    config = session_config(task, to_ps=task.job == "worker")
     spec = tf1.train.ClusterSpec(cluster)
     return tf1.train.Server(spec, job_name=task.job, task_index=task.index, config=config)
 
 
-def _session(task: Task, *, to_ps: bool) -> Any:
+def session_config(task: Task, *, to_ps: bool) -> Any:
     filters = [f"/job:{task.job}/task:{task.index}", *(["/job:ps"] if to_ps else [])]
     # Small graphs: more threads than these only fight for the cores.
     return tf1.ConfigProto(device_filters=filters, intra_op_parallelism_threads=1, inter_op_parallelism_threads=4)

@@ -15,29 +15,53 @@ import numpy as np
 
 from psconform.claims import DEFAULTS, Claims
 from psconform.history.build import RUNNER
-from psconform.history.manifest import Manifest, Workload
+from psconform.history.manifest import PLAIN, Manifest, Workload
 from psconform.layout import Layout
-from psconform.probe import UNIT, EventLog, Probe
+from psconform.probe import DECAY, UNIT, EventLog, Probe
 from psconform.runner.folder import new_folder, write_spec
 from psconform.runner.verdicts import Judged, judge_folder
+from psconform.workloads.digits import write_data
 
 
 class Trainer:
-    """``shards[v]`` is the ps of variable v. A push reaches one ps after another, a read too; others run in between."""
+    """``shards[v]`` is the ps of variable v. A push reaches one ps after another, a read too; others run in between.
+
+    On the decayed ledger it trains a plain one first, beside it.
+    """
 
     level: tuple[str, ...] = ()  # a claim other than the usual one: dimension, level
     final = True
     names_shards = True
+    one_event = False  # a push and its acknowledgement are recorded together
+    workload = "ledger"
+    plain: type[Trainer] | None = None  # who trains the plain ledger; None: the same
 
-    def __init__(self, *, update="sync", workers=2, shards=(0,), steps=8, reduction="mean", versions=True, seed=0):
-        self.layout = Layout(ps=max(shards) + 1, workers=workers, update=update, reduction=reduction)
+    def __init__(
+        self,
+        *,
+        update="sync",
+        workers=2,
+        shards=(0,),
+        steps=8,
+        reduction="mean",
+        versions=True,
+        seed=0,
+        workload="",
+        training=None,
+        **modes,
+    ):
+        self.workload, self.seed = workload or self.workload, seed
+        self.training = {"learning_rate": 0.1, **(training or {})}  # fields of the workload, where a model is trained
+        shape = {"ps": max(shards) + 1, "workers": workers, "update": update, "reduction": reduction}
+        self.layout = Layout(**shape, **modes)
         self.workers, self.shards, self.steps, self.versioned = workers, shards, steps, versions
         self.sync, self.random = update == "sync", random.Random(seed)
         self.servers = range(self.layout.ps)
         self.version = [0 for _ in self.servers]
         self.arrived = [0 for _ in self.servers]
         self.exits: dict[str, int] = {}
-        self.mean = workers if self.sync and reduction == "mean" else 1
+        self.mean = self.layout.per_round if self.sync and reduction == "mean" else 1
+        self.applied = [[] for _ in shards]  # (worker, step) in the order of arrival
 
     # What a bug overrides.
 
@@ -48,6 +72,10 @@ class Trainer:
     def share(self):
         """What a sync round is divided by."""
         return self.mean
+
+    def decay(self, server):
+        """The share of each parameter that an update takes away."""
+        return DECAY if self.workload == "decayed-ledger" else 0.0
 
     def quorum(self):
         """Gradients in a sync round."""
@@ -80,6 +108,13 @@ class Trainer:
     def before(self, worker, step):
         """Called before a worker reads."""
 
+    def sent(self, worker, step, gradient):
+        """What a worker makes of its gradient before it sends it, the same for every variable."""
+        return gradient
+
+    def finish(self, worker):
+        """Called when a worker has pushed its last gradient."""
+
     def ends(self, worker, step):
         """Does the worker end here? "killed" or "quits"."""
         return ""
@@ -88,6 +123,18 @@ class Trainer:
 
     def run(self, folder: Path) -> Path:
         """Train into a new run folder."""
+        if self.workload == "decayed-ledger":
+            layout = self.layout
+            (self.plain or type(self))(
+                update=layout.update,
+                workers=self.workers,
+                shards=self.shards,
+                steps=self.steps,
+                reduction=layout.reduction,
+                versions=self.versioned,
+                seed=self.seed,
+                workload="ledger",
+            ).run(folder / PLAIN)
         folder = new_folder(folder)
         usual = {**DEFAULTS[self.layout.update].as_dict()}
         usual["reduction"] = self.layout.reduction if self.sync else "none"
@@ -99,14 +146,17 @@ class Trainer:
             source="tests/simulate.py",
             layout=self.layout,
             claims=claims,
-            workload=Workload(steps=self.steps, unit=UNIT / self.mean),
+            workload=self._workload(),
         )
         spec = json.loads(write_spec(folder, manifest, wait_s=0.0).read_text())
-        spec["vector_every"] = 4  # so that a short run has several
+        if self.workload == "digits":
+            write_data(folder)
+        if not self.trains:
+            spec["vector_every"] = 4  # so that a short run has several
         log = EventLog(folder / "events" / f"{RUNNER.slug}.jsonl", run=manifest.run, task=str(RUNNER), incarnation=0)
         self.probes = [Probe(spec, task=f"worker:{w}", folder=str(folder)) for w in range(self.workers)]
         self.folder = folder
-        self.theta = [self.probes[0].initial() for _ in self.shards]
+        self.theta = [self.probes[0].initial(variable) for variable in range(len(self.shards))]
         self.pending = [np.zeros_like(theta) for theta in self.theta]
         self.initialise()
         self._schedule()
@@ -118,6 +168,23 @@ class Trainer:
         manifest.status = "finished"
         manifest.write(folder)
         return folder
+
+    def _workload(self):
+        fields = {"name": self.workload, "steps": self.steps, "seed": self.seed, "unit": UNIT / self.mean}
+        if self.trains:
+            summed = self.sync and self.mean == 1
+            fields |= {**self.training, "rate": self.training["learning_rate"] / (self.workers if summed else 1)}
+        return Workload(**fields)
+
+    @property
+    def trains(self):
+        """A model, so that each variable has a gradient of its own."""
+        return self.workload in ("digits", "quadratic")
+
+    def compute(self, worker, step, values):
+        """The gradient of a ledger, or those of all variables."""
+        probe = self.probes[worker]
+        return np.stack(probe.gradients(step, values)) if self.trains else probe.gradient(step)
 
     def judge(self, folder: Path) -> Judged:
         """Train, and judge the run."""
@@ -147,7 +214,7 @@ class Trainer:
 
     def _train(self, worker) -> Iterator[bool]:
         """Yields whether the worker waits for others."""
-        probe, done = self.probes[worker], self.folder / "done"
+        probe, done, values = self.probes[worker], self.folder / "done", None
         for step in range(self.steps):
             self.before(worker, step)
             if how := self.ends(worker, step):
@@ -160,13 +227,18 @@ class Trainer:
                 values, versions = self.view(worker, step, values, versions)
                 probe.read(values, versions if self.versioned else None, step=step, shards=self.placed)
             for attempt in range(self.attempts(worker, step)):
-                gradient = probe.gradient(step)
+                gradient = self.sent(worker, step, self.compute(worker, step, values))
+                if self.one_event:
+                    versions = self.told(worker, step, (yield from self.push(worker, step, gradient, attempt)))
+                    probe.update(step, self.outcome(worker, step, attempt), versions if self.versioned else None)
+                    continue
                 probe.push(step, attempt)
                 yield False
                 versions = self.told(worker, step, (yield from self.push(worker, step, gradient, attempt)))
                 if outcome := self.outcome(worker, step, attempt):
                     probe.ack(step, outcome, versions if self.versioned else None, attempt=attempt)
                 yield False
+        self.finish(worker)
         done.joinpath(f"worker-{worker}").touch()
         while len(list(done.iterdir())) < self.workers:
             yield True
@@ -204,14 +276,22 @@ class Trainer:
         for server in self.servers:
             mine = [variable for variable, shard in enumerate(self.shards) if shard == server]
             for variable in mine:
-                self.pending[variable] += gradient * np.float32(self.weight(worker, step, variable, attempt))
+                mine_of_it = gradient[variable] if self.trains else gradient
+                self.pending[variable] += mine_of_it * np.float32(self.weight(worker, step, variable, attempt))
+                self.applied[variable].append((worker, step))
             self.arrived[server] += 1
             versions.append(self.version[server] + 1)
             if not self.sync or self.arrived[server] >= self.quorum():
                 for variable in mine:
-                    self.theta[variable] -= self.pending[variable] / np.float32(self.share())
+                    self.apply(variable, self.pending[variable] / np.float32(self.share()))
                     self.pending[variable][:] = 0
                 self.arrived[server] = 0
                 self.version[server] += 1
             yield False
         return versions
+
+    def apply(self, variable, amount):
+        """One update of the parameters."""
+        if decay := self.decay(self.shards[variable]):
+            amount = amount + self.theta[variable] * np.float32(decay)
+        self.theta[variable] -= amount

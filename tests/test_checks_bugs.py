@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import bugs
+from . import bugs, change_bugs
 from .simulate import Trainer
 
 ONE, TWO, SHARED = (0,), (0, 1), (0, 0)  # one variable; one on each of two ps; two on one ps
@@ -32,8 +32,8 @@ VIOLATED = [
     (bugs.AllTiny, "async", ONE, "A1"),
     (bugs.AllTwice, "async", TWO, "A1"),
     # Released too early: versions jump, and a worker misses its own last gradient.
-    (bugs.EarlyCommit, "sync", ONE, "S1 S4 A7"),
-    (bugs.RunAhead, "sync", ONE, "S1 S4 A7"),
+    (bugs.EarlyCommit, "sync", ONE, "S1 S4 S6 A7"),
+    (bugs.RunAhead, "sync", ONE, "S1 S4 S6 A7"),
     # Reads.
     (bugs.Stale, "sync", TWO, "S1 S4 A7"),
     (bugs.Stale, "async", TWO, "A7"),
@@ -72,6 +72,10 @@ VIOLATED = [
     # Values.
     (bugs.Poisoned, "sync", TWO, "C3"),
     (bugs.Poisoned, "async", ONE, "C3"),
+    # Entries of a dense gradient.
+    (change_bugs.Topmost, "sync", ONE, "C4"),
+    (change_bugs.Lossy, "sync", TWO, "S1 C4"),
+    (change_bugs.Lossy, "async", TWO, "A5 C4"),
 ]
 
 VALID = [
@@ -99,11 +103,11 @@ UNKNOWN = [
     (bugs.StaleFinal, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2"),
     (bugs.ReadsOnlyInTheEnd, "async", ONE, "A1 A5 A6 A7 I1 I2 R1 R2 C3"),
     (bugs.Quits, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.Quits, "sync", ONE, "S1 S3 S4 S5 A6 A7 I1 I2 R1 R2 C3"),
+    (bugs.Quits, "sync", ONE, "S1 S3 S4 S5 S6 A6 A7 I1 I2 R1 R2 C3"),
     (bugs.Killed, "async", TWO, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
     (bugs.PhantomOfKilled, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
     (bugs.NoFinal, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.NoFinal, "sync", TWO, "S1 S3 S4 S5 A6 A7 I1 I2 R1 R2 C3"),
+    (bugs.NoFinal, "sync", TWO, "S1 S3 S4 S5 S6 A6 A7 I1 I2 R1 R2 C3"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -11,6 +12,7 @@ from psconform.history.build import load_history
 from psconform.verdict import exit_code
 
 from . import bugs
+from . import simulate_modes as modes
 from .simulate import Trainer
 
 
@@ -19,8 +21,13 @@ def histories(tmp_path):
     return [load_history(Trainer(update=update, shards=(0, 1)).run(tmp_path / update)) for update in ("sync", "async")]
 
 
-def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories):
+def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_path):
+    kinds = (modes.Quorum, modes.Bounded, modes.Aware)
+    histories += [load_history(kind().run(tmp_path / kind.__name__)) for kind in kinds]
     verdicts = [verdict for history in histories for verdict in judge_history(history)]
+    for update, workload in itertools.product(("sync", "async"), ("decayed-ledger", "dense-ledger", "digits")):
+        trainer = Trainer(update=update, workload=workload)
+        verdicts += trainer.judge(tmp_path / f"{update}-{workload}").verdicts
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:
         assert check.definition.startswith(f"{check.name}:")
@@ -29,8 +36,12 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories):
 
 def test_every_check_is_violated_by_some_bug():
     from .test_checks_bugs import VIOLATED
+    from .test_checks_modes import VIOLATED as IN_OTHER_MODES
+    from .test_convergence import WRONG as UNTRAINED
+    from .test_order import WRONG
 
-    assert {name for *_, names in VIOLATED for name in names.split()} == {check.name for check in CHECKS}
+    named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG] for name in names.split()}
+    assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 
 def test_check_that_crashes_is_unknown(histories):

@@ -92,7 +92,15 @@ def test_doctor():
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert [set(part) for part in found] == [{"name", "found", "version", "needed_for", "advice"}] * len(found)
-    assert [part["name"] for part in found] == ["python", "tensorflow", "docker", "toxiproxy", "gpus"]
+    assert [part["name"] for part in found] == [
+        "python",
+        "tensorflow",
+        "scikit-learn",
+        "matplotlib",
+        "docker",
+        "toxiproxy",
+        "gpus",
+    ]
     assert all(part["needed_for"] and (part["found"] is not bool(part["advice"])) for part in found)
     text = call("doctor")
     assert text.returncode == 0
@@ -131,10 +139,23 @@ def test_clean_says_how_many():
         ("run --steps 99999999", ["--steps", "99999999"]),
         ("run --seed -1", ["--seed", "-1"]),
         ("run --reads 0", ["--reads", "0"]),
-        ("run --update async --read-every 51", ["--read-every", "51", "between 1 and 50"]),
+        ("run --update async --read-every 201", ["--read-every", "201", "between 1 and 200"]),
         ("run --read-every 2", ["--read-every", "2", "--update async"]),
         ("run --patience nan", ["--patience", "nan"]),
         ("run --patience 0", ["--patience", "0"]),
+        ("run --slow worker:1", ["--slow", "TASK=TIME", "'worker:1'"]),
+        ("run --slow worker:7=5ms", ["--slow", "'worker:7'", "valid: worker:0, worker:1, worker:2"]),
+        ("run --slow worker:1=5ms --slow ps:0=5ms", ["--slow", "'ps:0'", "only workers"]),
+        ("run --slow worker:1=5m", ["--slow", "'5m'", "us, ms, s"]),
+        ("run --slow worker:1=5ms --slow worker:1=6ms", ["--slow", "worker:1 twice"]),
+        ("run --slow worker:1=9s --patience 5", ["--slow", "worker:1", "'9s'", "--patience"]),
+        ("run --repeat 0", ["--repeat", "0", "between 1 and"]),
+        ("run --repeat few", ["--repeat", "few", "integer"]),
+        ("run --random-layouts", ["--random-layouts", "--repeat N"]),
+        ("run --no-keep-valid", ["--no-keep-valid", "--repeat N"]),
+        ("run --repeat 2 --random-layouts --layout small", ["--layout", "'small'", "drawn"]),
+        ("run --repeat 2 --random-layouts --steps 1", ["--steps", "1", "at least 2"]),
+        ("run --repeat 2 --out {here}/full", ["--out", "/full'", "not empty"]),
         ("run --layout ps=2", ["--layout", "ps=2", "worker"]),
         ("run --layout ps=2,worker=0", ["worker", "0", "between 1 and"]),
         ("run --layout ps=2,worker=999", ["worker", "999"]),
@@ -143,7 +164,7 @@ def test_clean_says_how_many():
         ("run --layout smal", ["--layout", "'smal'", "small, default, wide, single"]),
         ("run --update later", ["update", "'later'", "valid: sync, async"]),
         ("run --reduction max", ["reduction", "'max'", "valid: mean, sum"]),
-        ("run --workload digits", ["--workload", "'digits'", "valid: ledger"]),
+        ("run --workload mnist", ["--workload", "'mnist'", "valid: ledger"]),
         ("run --defect apply-twise", ["--defect", "'apply-twise'", "did you mean 'apply-twice'"]),
         ("run --defect sum-not-mean --update async", ["--update", "'async'", "sync"]),
         ("run --defect torn-read --layout small", ["--layout", "ps=1,worker=2", "at least 2 ps"]),

@@ -17,10 +17,11 @@ from .mutations import NONSENSE, bytewise, sensewise
 from .simulate import Trainer
 
 BYTES, SENSE, VECTORS, MANIFEST = 300, 400, 80, 120
-"""Mutations per run; there are four runs."""
+"""Mutations per run; there are five runs."""
 RUNS = {
     "healthy sync": (Trainer, {"shards": (0, 1), "steps": 6}),
     "healthy async": (Trainer, {"update": "async", "shards": (0, 1), "steps": 6}),
+    "decayed async": (Trainer, {"update": "async", "shards": (0, 1), "steps": 6, "workload": "decayed-ledger"}),
     "violated sync": (bugs.Dropped, {"shards": (0, 1), "steps": 6}),
     "violated async": (bugs.Twice, {"update": "async", "shards": (0, 1), "steps": 6}),
 }

@@ -62,6 +62,13 @@ def test_bad_layout_names_place_value_and_choices(text, says):
     ("options", "says"),
     [
         ({"update": "synch"}, "--update: unknown update mode, got 'synch'; valid: sync, async (did you mean 'sync'?)"),
+        ({"quorum": 3}, "--quorum: must be between 1 and the number of workers, 2 (0: all of them), got 3"),
+        ({"quorum": -1}, "--quorum: must be between 1 and the number of workers, 2"),
+        ({"quorum": 1, "update": "async"}, "--quorum: is for --update sync, got 1"),
+        ({"staleness": 1}, "--staleness: is for --update async, got 1"),
+        ({"staleness": -1, "update": "async"}, "--staleness: must be at least 0, got -1"),
+        ({"rate": "staleness-aware"}, "--rate: is for --update async, got 'staleness-aware'"),
+        ({"rate": "fast"}, "--rate: unknown rate, got 'fast'; valid: constant, staleness-aware"),
         ({"reduction": "max"}, "--reduction: unknown reduction, got 'max'; valid: mean, sum"),
     ],
 )
@@ -69,6 +76,14 @@ def test_bad_mode_names_the_choices(options, says):
     with pytest.raises(BadInput) as caught:
         Layout.parse("small", **options)
     assert str(caught.value).startswith(says)
+
+
+def test_what_completes_a_round():
+    assert Layout(2, 3).per_round == 3
+    layout = Layout.parse("ps=2,worker=3", quorum=2)
+    assert (layout.per_round, layout.mode) == (2, "sync mean 2 of 3")
+    assert Layout.parse("small", update="async", staleness=0).mode == "async staleness 0"
+    assert (Layout(2, 3).mode, Layout(2, 3, "async").mode) == ("sync mean", "async")
 
 
 def test_task_reads_what_it_writes():

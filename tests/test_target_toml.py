@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psconform.errors import BadInput
-from psconform.layout import Task
+from psconform.layout import Layout, Task
 from psconform.targets.toml import load_target
 
 GOOD = """
@@ -60,7 +60,7 @@ def test_good_file_is_read_in_full(tmp_path):
         (
             'name = "mine"',
             'name = "mine"\nnmae = 1',
-            "top level: unknown field, got 'nmae'; valid: claims, env, jobs, name",
+            "top level: unknown field, got 'nmae'; valid: claims, compressions, env, jobs, name",
         ),
         ("[jobs.worker]", "[jobs.wrker]", "jobs.worker: is missing"),
         ("exits = false", "exits = 0", "jobs.ps.exits: Input should be a valid boolean, got 0"),
@@ -134,6 +134,19 @@ def test_file_that_cannot_be_read_is_refused(tmp_path):
     for path in (tmp_path / "missing.toml", tmp_path):
         with pytest.raises(BadInput, match="cannot be read"):
             load_target(path)
+
+
+def test_an_option_is_taken_by_who_has_its_placeholder_and_changes_the_claim(tmp_path):
+    text = GOOD.replace("[claims.async]", "[claims.sync]")
+    with pytest.raises(BadInput, match="--quorum: target mine has no such option, got 1"):
+        load(tmp_path, text).claimed(Layout(1, 2, quorum=1))
+    target = load(tmp_path, text.replace("--index={index}", "{index}/{quorum}"))
+    assert target.modes == ("quorum",)
+    assert target.claimed(Layout(1, 2, quorum=1)).barrier == "r-of-n"
+    assert target.claimed(Layout(1, 2)).barrier == "full"
+    target = load(tmp_path, text.replace("{index}", "{quorum}") + 'barrier = "r-of-n"')
+    with pytest.raises(BadInput, match=r"--quorum: target mine claims barrier r-of-n, got 0. Give --quorum"):
+        target.claimed(Layout(1, 2))
 
 
 def test_a_near_miss_is_suggested(tmp_path):

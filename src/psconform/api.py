@@ -11,10 +11,12 @@ from typing import Any
 
 from rich.text import Text
 
+from .history.manifest import STEPS
 from .report.text import explain, table
 from .runner.execute import Notify
 from .runner.plan import Plan, make_plan
 from .runner.session import Session
+from .runner.slow import Spelled
 from .runner.verdicts import Judged, judge_folder, store
 from .verdict import Verdict
 
@@ -86,11 +88,21 @@ def judge(
     layout: str = "default",
     update: str = "sync",
     reduction: str = "mean",
+    quorum: int = 0,
+    staleness: int | None = None,
+    rate: str = "constant",
     workload: str = "ledger",
-    steps: int = 50,
+    steps: int = STEPS,
     seed: int = 0,
     reads: int = 1,
     read_every: int = 1,
+    model: str = "softmax",
+    batch: int = 16,
+    learning_rate: float | None = None,
+    delay: int = 0,
+    condition: float = 10.0,
+    compression: str = "none",
+    slow: Spelled = (),
     defect: str = "",
     out: str | Path | None = None,
     patience_s: float = 60.0,
@@ -104,11 +116,21 @@ def judge(
         layout: ``ps=2,worker=3`` or a name from ``psconform list layouts``.
         update: ``sync`` or ``async``.
         reduction: ``mean`` or ``sum``, of a sync round.
-        workload: ``ledger``.
+        quorum: sync only: gradients that complete a round, so that later ones are dropped; 0: those of all workers.
+        staleness: async only: the most steps that a worker may be ahead of another; by default as many as it likes.
+        rate: async only: ``constant``, or ``staleness-aware``: divided by the staleness of a gradient.
+        workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
         reads: reads before each gradient.
         read_every: async only: read every so many steps.
+        model: workload digits: ``softmax`` or ``mlp``.
+        batch: workload digits: samples of each worker in a step.
+        learning_rate: workloads digits and quadratic: of a round or an update; by default 0.1 and 0.02.
+        delay: digits and quadratic: age in steps of the parameters at which a gradient is taken.
+        condition: workload quadratic: its condition number.
+        compression: workload dense-ledger: what a worker does to gradients, for targets that declare it: ``topk``.
+        slow: stragglers, which sleep before each gradient: ``{"worker:1": 0.05}`` or ``"worker:1=50ms"``.
         defect: a seeded defect of the reference trainer.
         out: the run folder, new or empty; by default a temporary one, which is yours to delete.
         patience_s: seconds without any event after which the run is stopped as stalled.
@@ -125,11 +147,21 @@ def judge(
         layout=layout,
         update=update,
         reduction=reduction,
+        quorum=quorum,
+        staleness=staleness,
+        rate=rate,
         workload=workload,
         steps=steps,
         seed=seed,
         reads=reads,
         read_every=read_every,
+        model=model,
+        batch=batch,
+        learning_rate=learning_rate,
+        delay=delay,
+        condition=condition,
+        compression=compression,
+        slow=slow,
         defect=defect,
         patience_s=patience_s,
     )

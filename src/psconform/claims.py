@@ -8,13 +8,15 @@ from .errors import BadInput
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "delivery": ("none", "at-most-once", "at-least-once", "exactly-once"),
-    "barrier": ("none", "full"),
-    "staleness": ("unbounded",),
+    "barrier": ("none", "r-of-n", "full"),
+    "rate": ("constant", "staleness-aware"),
+    "staleness": ("unbounded", "bounded"),
     "read_atomicity": ("none", "per-variable", "per-shard", "snapshot"),
     "reduction": ("none", "sum", "mean"),
     "init": ("repeated", "once"),
+    "compression": ("any", "error-feedback", "lossless"),
 }
-"""Levels per dimension, weakest first. Others (r-of-n, SSP, recovery) come with their checks."""
+"""Levels per dimension, weakest first. Others (recovery) come with their checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Claims:
     read_atomicity: str = "per-variable"
     reduction: str = "none"
     init: str = "once"
+    rate: str = "constant"
+    compression: str = "lossless"
 
     def __post_init__(self) -> None:
         for field in fields(self):

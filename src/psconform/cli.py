@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -19,9 +19,14 @@ from rich.text import Text
 
 from .checks import CHECKS
 from .errors import BadInput, PsconformError
+from .history.manifest import STEPS
 from .layout import NAMED, Layout
 from .report.progress import show_progress
+from .report.series import show_series
+from .report.series import summary as series_summary
+from .runner.draw import make_plans
 from .runner.plan import make_plan
+from .runner.series import Series, run_series
 from .runner.session import Session
 from .targets.defects import DEFECTS
 from .targets.reference import REGISTERED
@@ -47,37 +52,97 @@ def run(
     layout: Annotated[str, typer.Option(help="ps=2,worker=3, or a name: psconform list layouts.")] = "default",
     update: Annotated[str, typer.Option(help="sync or async.")] = "sync",
     reduction: Annotated[str, typer.Option(help="mean or sum, of a sync round.")] = "mean",
+    quorum: Annotated[
+        int,
+        typer.Option(metavar="R", help="Sync only: gradients that complete a round; later ones are dropped. 0: all."),
+    ] = 0,
+    staleness: Annotated[
+        int | None, typer.Option(metavar="S", help="Async only: the most steps that a worker may be ahead of another.")
+    ] = None,
+    rate: Annotated[
+        str, typer.Option(help="Async only: constant, or staleness-aware: divided by the staleness of a gradient.")
+    ] = "constant",
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
-    steps: Annotated[int, typer.Option(help="Steps of each worker.")] = 50,
+    steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     reads: Annotated[int, typer.Option(help="Reads before each gradient.")] = 1,
     read_every: Annotated[int, typer.Option(help="Async only: read every so many steps.")] = 1,
+    model: Annotated[str, typer.Option(help="Workload digits: softmax or mlp.")] = "softmax",
+    batch: Annotated[int, typer.Option(help="Workload digits: samples of each worker in a step.")] = 16,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Workloads digits (default 0.1) and quadratic (0.02): of a round or an update.")
+    ] = None,
+    delay: Annotated[int, typer.Option(help="Digits, quadratic: age in steps of what a gradient is taken at.")] = 0,
+    condition: Annotated[float, typer.Option(help="Workload quadratic: its condition number.")] = 10.0,
+    compression: Annotated[
+        str, typer.Option(help="Workload dense-ledger: none or topk, for targets that declare it.")
+    ] = "none",
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK=TIME", help="A worker that sleeps before each gradient: worker:1=50ms."),
+    ] = None,
     defect: Annotated[str, typer.Option(help="A seeded defect of the reference trainer: psconform list defects.")] = "",
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds without any event after which a run is stopped.")] = 60.0,
+    repeat: Annotated[
+        int | None, typer.Option(metavar="N", help="Run N times, with the seeds seed, seed + 1, ..., and sum up.")
+    ] = None,
+    random_layouts: Annotated[
+        bool,
+        typer.Option("--random-layouts", help="With --repeat: draw layout, reads and steps (up to --steps) each time."),
+    ] = False,
+    keep_valid: Annotated[bool, typer.Option(help="With --repeat: keep the folders of valid runs.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run a cluster once, judge it, print which guarantees held."""
+    """Run a cluster, judge it, print which guarantees held; with --repeat many times, and print a summary.
+
+    A series exits with the worst there was: 1 violated, else 4 a run that failed, else 2 unknown, else 0.
+    """
     from .api import run_plan
 
-    plan = make_plan(
-        target,
-        out=_run_folder(out),
-        layout=layout,
-        update=update,
-        reduction=reduction,
-        workload=workload,
-        steps=steps,
-        seed=seed,
-        reads=reads,
-        read_every=read_every,
-        defect=defect,
-        patience_s=patience,
-    )
+    options: dict[str, Any] = {
+        "layout": layout,
+        "update": update,
+        "reduction": reduction,
+        "quorum": quorum,
+        "staleness": staleness,
+        "rate": rate,
+        "workload": workload,
+        "steps": steps,
+        "seed": seed,
+        "reads": reads,
+        "read_every": read_every,
+        "model": model,
+        "batch": batch,
+        "learning_rate": learning_rate,
+        "delay": delay,
+        "condition": condition,
+        "compression": compression,
+        "slow": slow or (),
+        "defect": defect,
+        "patience_s": patience,
+    }
+    for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
+        if given and repeat is None:
+            raise BadInput(option, "is for a series: give --repeat N, too")
+    folder = _run_folder(out)
+    if repeat is not None:
+        plans = make_plans(target, out=folder, repeat=repeat, random_layouts=random_layouts, **options)
+        _run_series(Series(plans, folder), keep_valid=keep_valid, as_json=as_json)
+    plan = make_plan(target, out=folder, **options)
     with Session() as session, show_progress(plan) as notify:
         judged = run_plan(plan, session=session, notify=notify)
     _print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
+
+
+def _run_series(series: Series, *, keep_valid: bool, as_json: bool) -> NoReturn:
+    with Session() as session, show_series(series) as (notify, done):
+        run_series(series, session, notify=notify, done=done, keep_valid=keep_valid)
+    _print_run(series.as_dict(), series_summary(series), as_json=as_json)
+    if series.interrupted:
+        raise KeyboardInterrupt  # said, and turned into 130, as for a single run
+    raise typer.Exit(series.exit_code)
 
 
 @app.command()
@@ -94,6 +159,22 @@ def check(
         raise BadInput(str(folder), f"cannot be read ({error.strerror})") from None
     _print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
+
+
+@app.command()
+def plot(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The picture, .png or .svg. Default: plot.svg in the run folder.")
+    ] = None,
+) -> None:
+    """Draw a stored run: loss curves (workloads that train a model), step times, staleness."""
+    from .report.plot import plot_run
+    from .runner.verdicts import judge_folder
+
+    path = out or folder / "plot.svg"
+    plot_run(judge_folder(folder), path)
+    sys.stdout.write(f"{path}\n")
 
 
 Rows = list[dict[str, Any]]
@@ -121,8 +202,8 @@ def _defects() -> Rows:
         {
             "name": name,
             "about": defect.title,
-            "found by": defect.meant,
-            "needs": f"{' or '.join(defect.updates)}, ps>={defect.ps}, worker>={defect.workers}",
+            "found by": defect.found_by,
+            "needs": defect.needs,
         }
         for name, defect in DEFECTS.items()
     ]

@@ -29,8 +29,16 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look for Python, TensorFlow, Docker, Toxiproxy and GPUs; starts nothing, imports nothing heavy."""
-    return [_python(), _tensorflow(), _docker(), _toxiproxy(), _gpus()]
+    """Look for all that psconform can use; starts nothing, imports nothing heavy."""
+    return [
+        _python(),
+        _tensorflow(),
+        _package("scikit-learn", "workload digits", extra="data"),
+        _package("matplotlib", "psconform plot", extra="plot"),
+        _docker(),
+        _toxiproxy(),
+        _gpus(),
+    ]
 
 
 def _python() -> Finding:
@@ -45,6 +53,13 @@ def _tensorflow() -> Finding:
         except metadata.PackageNotFoundError:
             continue
     return Finding("tensorflow", False, "", purpose, "python3 -m pip install 'psconform[tensorflow]'")
+
+
+def _package(name: str, purpose: str, *, extra: str) -> Finding:
+    try:
+        return Finding(name, True, metadata.version(name), purpose)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, "", purpose, f"python3 -m pip install 'psconform[{extra}]'")
 
 
 def _docker() -> Finding:

@@ -9,6 +9,7 @@ from .errors import BadInput
 
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
+RATES = ("constant", "staleness-aware")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 
@@ -50,12 +51,18 @@ class Layout:
 
     ``update`` is ``sync`` (a round takes one gradient from each worker) or ``async`` (each gradient is applied on
     arrival); ``reduction`` is what a sync round does with its gradients and has no meaning in async.
+    ``quorum`` is how many gradients complete a sync round, so that later ones are dropped; 0: those of all workers.
+    ``staleness`` is how many steps a worker may be ahead of another in async; None: as many as it likes.
+    ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
     """
 
     ps: int = 2
     workers: int = 3
     update: str = "sync"
     reduction: str = "mean"
+    quorum: int = 0
+    staleness: int | None = None
+    rate: str = "constant"
 
     def __post_init__(self) -> None:
         for job, count in (("ps", self.ps), ("worker", self.workers)):
@@ -65,9 +72,31 @@ class Layout:
             raise BadInput("--update", "unknown update mode", value=self.update, choices=UPDATES)
         if self.reduction not in REDUCTIONS:
             raise BadInput("--reduction", "unknown reduction", value=self.reduction, choices=REDUCTIONS)
+        if self.quorum and self.update != "sync":
+            raise BadInput("--quorum", "is for --update sync", value=self.quorum)
+        if self.quorum and not 1 <= self.quorum <= self.workers:
+            problem = f"must be between 1 and the number of workers, {self.workers} (0: all of them)"
+            raise BadInput("--quorum", problem, value=self.quorum)
+        if self.staleness is not None and self.update != "async":
+            raise BadInput("--staleness", "is for --update async", value=self.staleness)
+        if self.staleness is not None and self.staleness < 0:
+            raise BadInput("--staleness", "must be at least 0", value=self.staleness)
+        if self.rate not in RATES:
+            raise BadInput("--rate", "unknown rate", value=self.rate, choices=RATES)
+        if self.rate != "constant" and self.update != "async":
+            raise BadInput("--rate", "is for --update async", value=self.rate)
 
     @classmethod
-    def parse(cls, text: str, *, update: str = "sync", reduction: str = "mean") -> Layout:
+    def parse(
+        cls,
+        text: str,
+        *,
+        update: str = "sync",
+        reduction: str = "mean",
+        quorum: int = 0,
+        staleness: int | None = None,
+        rate: str = "constant",
+    ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
         spelled = NAMED.get(text.strip(), text)
@@ -84,7 +113,15 @@ class Layout:
         for job in ("ps", "worker"):
             if job not in counts:
                 raise BadInput("--layout", f"lacks the job {job}", value=text, hint="Write ps=2,worker=3")
-        return cls(ps=counts["ps"], workers=counts["worker"], update=update, reduction=reduction)
+        return cls(
+            ps=counts["ps"],
+            workers=counts["worker"],
+            update=update,
+            reduction=reduction,
+            quorum=quorum,
+            staleness=staleness,
+            rate=rate,
+        )
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -95,6 +132,22 @@ class Layout:
     def worker_tasks(self) -> tuple[Task, ...]:
         """The workers; ``worker:0`` is the chief."""
         return tuple(Task("worker", i) for i in range(self.workers))
+
+    @property
+    def per_round(self) -> int:
+        """Gradients in a sync round."""
+        return self.quorum or self.workers
+
+    @property
+    def mode(self) -> str:
+        """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``."""
+        if self.update != "sync":
+            return (
+                self.update
+                + (f" staleness {self.staleness}" if self.staleness is not None else "")
+                + (f", rate {self.rate}" if self.rate != "constant" else "")
+            )
+        return f"{self.update} {self.reduction}" + (f" {self.quorum} of {self.workers}" if self.quorum else "")
 
     @property
     def text(self) -> str:

@@ -22,6 +22,10 @@ for one slot per (worker, step), at the head and again at the tail of each varia
 
 Plain SGD turns that into a ledger: slot (w, s) holds minus the number of times that gradient was applied, times
 ``UNIT`` x learning rate x weight. docs/events.md describes the files field by field.
+
+Other workloads need ``probe.gradients(step, values)``, a list with the gradient of each variable (for any workload),
+in place of ``probe.gradient(step)``, and ``probe.initial(i)`` for variable i; those that train a model load trained.py
+and models.py, too.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ UNIT = 840.0
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
-_INTEGERS = ("clock", "versions")
+DECAY = 2.0**-10
+"""Share of a parameter that each update of the decayed ledger takes away: exact in float32, and 20,000 updates fit."""
+_INTEGERS = ("clock", "versions", "ids")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Vector = NDArray[np.float32]
@@ -113,6 +119,84 @@ class LedgerDecoder:
         return sorted(touched)
 
 
+class Ledger:
+    """The one-hot gradients: where they are in a variable, and how a read of it becomes cells for the decoder."""
+
+    entries = 1
+    """Slots of one gradient at each end of a variable."""
+
+    def __init__(self, *, workers: int, steps: int, scales: Sequence[float] = ()) -> None:
+        self.workers, self.steps, self.scales = workers, steps, scales
+        self.half = workers * steps * self.entries
+        self.slots = 2 * self.half + 1
+
+    def initial(self) -> Vector:
+        """Zero but for a random nonce that marks who initialised, float32[slots]."""
+        values = np.zeros(self.slots, np.float32)
+        values[self.half] = 1 + int.from_bytes(os.urandom(4), "little") % (1 << 20)
+        return values
+
+    def gradient(self, worker: int, step: int) -> Vector:
+        """The same for every variable, float32[slots]."""
+        gradient = np.zeros(self.slots, np.float32)
+        first = (worker * self.steps + step) * self.entries
+        magnitudes = self.magnitudes(step)
+        gradient[first : first + self.entries] = magnitudes[: self.entries]
+        gradient[self.half + 1 + first : self.half + 1 + first + self.entries] = magnitudes[-self.entries :]
+        return gradient
+
+    def magnitudes(self, step: int) -> NDArray[np.float64]:
+        """What a gradient of this step holds in its slots, head then tail, float64[2 x entries] (one-hot: [1])."""
+        return np.array([UNIT * (self.scales[step] if step < len(self.scales) else 1.0)])
+
+    def cells(self, values: Vector, unit: float) -> Vector:
+        """Values of a variable as `LedgerDecoder` takes them, float32[2 x workers x steps + 1]."""
+        del unit
+        return values
+
+
+class DecayedLedger(Ledger):
+    """The same gradients for servers that do theta <- (1 - DECAY) theta - gradient: a slot tells how old it is.
+
+    Its cells only say what shows; the order is read from the full values at the end (check A8).
+    """
+
+    def cells(self, values: Vector, unit: float) -> Vector:
+        """-unit where anything shows (NaN stays), the nonce as 1: it decays like the rest."""
+        cells = np.where(np.isfinite(values), np.where(values != 0, -unit, 0.0), values).astype(np.float32)
+        nonce = values[self.half]
+        cells[self.half] = np.sign(np.abs(nonce)) if np.isfinite(nonce) else nonce
+        return cells
+
+
+class DenseLedger(Ledger):
+    """Gradients with ``2 x entries`` distinct magnitudes each, of a norm that changes from step to step.
+
+    What compresses, clips or rounds gradients or parameters leaves a one-hot whole; here it changes some entries and
+    not others, or some steps and not others. Magnitudes have more digits than a bfloat16, and means over up to 8
+    workers are exact in float32.
+    """
+
+    entries = 4
+
+    def magnitudes(self, step: int) -> NDArray[np.float64]:
+        """UNIT x 2^(step % 4) x (1.002, -2.006, 3.010 ... -8.029), float64[8]."""
+        rank = np.arange(2 * self.entries)
+        sizes = ((rank + 1) * 512 + 2 * rank + 1) / 512
+        return np.asarray(UNIT * 2.0 ** (step % 4) * sizes * (-1.0) ** rank)
+
+    def cells(self, values: Vector, unit: float) -> Vector:
+        """-unit where any entry of a gradient shows, at the head and at the tail; NaN stays."""
+        ends = np.stack([values[: self.half], values[self.half + 1 :]]).reshape(2, -1, self.entries)
+        shown = np.where((ends != 0).any(axis=2), -unit, 0.0)
+        shown = np.where(np.isfinite(ends).all(axis=2), shown, np.nan)
+        return np.concatenate([shown[0], values[self.half : self.half + 1], shown[1]]).astype(np.float32)
+
+
+LEDGERS = {"ledger": Ledger, "decayed-ledger": DecayedLedger, "dense-ledger": DenseLedger}
+"""Workloads whose parameters tell which gradients were applied."""
+
+
 class EventLog:
     """Append-only JSONL file of one task: one ``write`` per event, each line's CRC chained to the one before."""
 
@@ -169,17 +253,27 @@ class Probe:
         self.unit: float | None = spec.get("unit")
         self.reads, self.read_every = int(spec.get("reads", 1)), int(spec.get("read_every", 1))
         self.seed = int(spec.get("seed", 0))
-        self.slots = 2 * self.workers * self.steps + 1
         job, _, index = task.partition(":")
         self.job, self.index = job, int(index or 0)
-        self._scales: list[float] = list(spec.get("scales", ()))
+        self.workload = str(spec.get("workload", "ledger"))
+        self._ledger: Ledger | None = None
+        if self.workload in LEDGERS:
+            kind = LEDGERS[self.workload]
+            self._ledger = kind(workers=self.workers, steps=self.steps, scales=list(spec.get("scales", ())))
+            self.slots = self._ledger.slots
+        else:
+            from .trained import Trained
+
+            self._trained = Trained(spec, Path(folder) if folder else None)
+            self.slots = self._trained.slots
+        self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
         self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
         self._decoders: list[LedgerDecoder] = []
         self._reads_done = self._vector_at = self._next_step = 0
         self._absent: list[str] | None = None
         self._attempts: dict[int, int] = {}
         self._acked: set[tuple[int, int]] = set()
-        self._done = False
+        self._done = self._residual = False
         self._nonces: list[float] | None = None
         self._folder = Path(folder) if folder else None
         self._name = f"{job}-{self.index}" + (f".{incarnation}" if incarnation else "")
@@ -206,25 +300,61 @@ class Probe:
         """A probe that gives gradients and records nothing, for a trainer started by hand."""
         return cls({"workers": workers, "steps": steps, "unit": None, "run": ""}, task=task)
 
-    def initial(self) -> Vector:
-        """Initial values for one variable: float32[slots], zero but for a random nonce that marks who initialised."""
-        values = np.zeros(self.slots, np.float32)
-        values[self.workers * self.steps] = 1 + int.from_bytes(os.urandom(4), "little") % (1 << 20)
-        return values
+    def initial(self, variable: int = 0) -> Vector:
+        """Initial values for one variable, float32[slots]; of a ledger zero but for a random nonce that marks who
+        initialised."""
+        return self._ledger.initial() if self._ledger is not None else self._trained.initial(variable)
 
     def initialised(self, variables: Sequence[Vector]) -> None:
         """Record that this task has written these initial values, one array per variable, into the servers."""
-        self._event("init", nonce=[_number(float(v[self.workers * self.steps])) for v in variables])
+        nonces = [_number(float(v[self._ledger.half])) for v in variables] if self._ledger is not None else []
+        self._event("init", nonce=nonces)
 
     def gradient(self, step: int) -> Vector:
-        """The gradient of this worker at ``step``, float32[slots], to be pushed to every variable."""
+        """The gradient of this worker at ``step``, float32[slots], to be pushed to every variable of a ledger.
+
+        A worker that is to be a straggler (``--slow``) sleeps here: to the others that is a slow computation.
+
+        Raises:
+            ValueError: the step is not one of this workload, or it trains a model, which needs ``gradients``.
+        """
+        self._computes(step)
+        if self._ledger is None:
+            raise ValueError(f"workload {self.workload} has a gradient for each variable: use probe.gradients")
+        return self._ledger.gradient(self.index, step)
+
+    def gradients(
+        self, step: int, values: Sequence[Any] | None = None, samples: Sequence[int] | None = None
+    ) -> list[Vector]:
+        """The gradient of this worker at ``step`` for each variable, float32[slots] each, for any workload.
+
+        Args:
+            step: from 0.
+            values: the parameters it is computed at, one array per variable; a ledger takes only their number.
+            samples: ids of the samples to use, by default those of ``samples(step)``. They are recorded.
+
+        Raises:
+            ValueError: the step is not one of this workload, or its values are missing.
+        """
+        self._computes(step)
+        if self._ledger is not None:
+            return [self._ledger.gradient(self.index, step)] * (len(values) if values is not None else 1)
+        used = self.samples(step) if samples is None else samples
+        found = self._trained.gradients(self.index, step, values, used)
+        if used is not None:
+            self._event("samples", step=step, ids=[int(i) for i in used])
+        return found
+
+    def samples(self, step: int) -> list[int] | None:
+        """Ids of the samples that this worker should use at ``step``; None if this workload has no samples."""
+        used = None if self._ledger is not None else self._trained.samples(self.index, step)
+        return None if used is None else used.tolist()
+
+    def _computes(self, step: int) -> None:
         if not 0 <= step < self.steps:
             raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
-        gradient = np.zeros(self.slots, np.float32)
-        cell = self.index * self.steps + step
-        magnitude = UNIT * (self._scales[step] if step < len(self._scales) else 1.0)
-        gradient[cell] = gradient[self.workers * self.steps + 1 + cell] = magnitude
-        return gradient
+        if self._slow_s:
+            time.sleep(self._slow_s)
 
     def read(
         self,
@@ -256,8 +386,9 @@ class Probe:
         if self.unit is None:
             event["raw"] = [base64.b64encode(v.tobytes()).decode() for v in arrays]
         else:
-            self._decode(arrays, self.unit, event)
-            if final or self._reads_done % self._vector_every == 0:
+            if self._ledger is not None:
+                self._decode(self._ledger, arrays, self.unit, event)
+            if self._vector_every and (final or self._reads_done % self._vector_every == 0):
                 event["vector"] = self._write_vector(arrays)
         if versions is not None:
             event["versions"] = [int(v) for v in versions]
@@ -278,15 +409,7 @@ class Probe:
             ValueError: the step is not one of this workload, the attempt is not the next one, or this worker has
                 called ``wait_for_all``.
         """
-        following = self._attempts.get(step, -1) + 1
-        attempt = following if attempt is None else attempt
-        self._in_training("push")
-        if not 0 <= step < self.steps:
-            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
-        if attempt != following:
-            raise ValueError(f"attempt {attempt} of step {step}, expected {following}")
-        self._attempts[step] = attempt
-        self._next_step = step + 1
+        attempt = self._sent(step, attempt)
         self._event("push", step=step, **({"attempt": attempt} if attempt else {}))
 
     def ack(
@@ -306,21 +429,38 @@ class Probe:
             ValueError: an unknown outcome, a step or attempt that was not pushed, one that is acknowledged already, or
                 this worker has called ``wait_for_all``.
         """
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
-        attempt = self._attempts.get(step, -1) if attempt is None else attempt
-        self._in_training("ack")
-        if not 0 <= attempt <= self._attempts.get(step, -1):
-            raise ValueError(f"step {step}, attempt {max(0, attempt)} was not pushed")
-        if (step, attempt) in self._acked:
-            raise ValueError(f"step {step}, attempt {attempt} is acknowledged already")
-        self._acked.add((step, attempt))
-        event: dict[str, Any] = {"step": step, "outcome": outcome}
-        if attempt:
-            event["attempt"] = attempt
-        if versions is not None:
-            event["versions"] = [int(v) for v in versions]
-        self._event("ack", **event)
+        attempt = self._answered(step, outcome, attempt)
+        self._event("ack", **_answer(step, outcome, attempt, versions))
+
+    def update(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None) -> None:
+        """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
+
+        Of a worker that dies in that call, the record then does not tell that it had sent something.
+
+        Raises:
+            ValueError: as ``push`` and ``ack`` do.
+        """
+        attempt = self._answered(step, outcome, self._sent(step, None))
+        self._event("update", **_answer(step, outcome, attempt, versions))
+
+    def residual(self, values: Sequence[Any]) -> None:
+        """Record what a compression with error feedback has not sent in the end, one float32[slots] per variable.
+
+        In units of the gradient: what would have been added to the next one. Once, after the last push.
+
+        Raises:
+            ValueError: a variable has the wrong size, this workload has no ledger, or it was recorded before.
+        """
+        if self._ledger is None:
+            raise ValueError(f"workload {self.workload} has no residual: only a ledger tells what was sent")
+        if self._residual:
+            raise ValueError("the residual is recorded once, after the last push")
+        arrays = [self._sized(i, v) for i, v in enumerate(values)]
+        if not arrays:
+            raise ValueError("a residual has at least one variable")
+        self._residual = True
+        if self._log is not None and not self._log.closed:
+            self._event("residual", vector=self._write_vector(arrays))
 
     def wait_for_all(self) -> list[str]:
         """Say that this worker has pushed its last gradient and wait until all have; returns the workers that did not.
@@ -355,6 +495,34 @@ class Probe:
             os.close(self._vectors)
             self._vectors = -1
 
+    def _sent(self, step: int, attempt: int | None) -> int:
+        """Take note of a push; returns its attempt."""
+        following = self._attempts.get(step, -1) + 1
+        attempt = following if attempt is None else attempt
+        self._in_training("push")
+        if self._residual:
+            raise ValueError("push after residual: it is what the last push leaves")
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
+        if attempt != following:
+            raise ValueError(f"attempt {attempt} of step {step}, expected {following}")
+        self._attempts[step] = attempt
+        self._next_step = step + 1
+        return attempt
+
+    def _answered(self, step: int, outcome: str, attempt: int | None) -> int:
+        """Take note of an acknowledgement; returns the attempt that it answers."""
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
+        attempt = self._attempts.get(step, -1) if attempt is None else attempt
+        self._in_training("ack")
+        if not 0 <= attempt <= self._attempts.get(step, -1):
+            raise ValueError(f"step {step}, attempt {max(0, attempt)} was not pushed")
+        if (step, attempt) in self._acked:
+            raise ValueError(f"step {step}, attempt {attempt} is acknowledged already")
+        self._acked.add((step, attempt))
+        return attempt
+
     def _in_training(self, call: str) -> None:
         if self._done:
             raise ValueError(f"{call} after wait_for_all: the final read must be the last word")
@@ -370,14 +538,14 @@ class Probe:
             raise ValueError(f"variable {index} has {vector.size} values, this workload has {self.slots}")
         return vector
 
-    def _decode(self, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
+    def _decode(self, ledger: Ledger, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
         if not self._decoders:
             self._decoders = [LedgerDecoder(workers=self.workers, steps=self.steps, unit=unit) for _ in arrays]
         if len(arrays) != len(self._decoders):
             raise ValueError(f"{len(arrays)} variables in this read, {len(self._decoders)} in those before")
         odd: list[list[Any]] = []
         for index, (decoder, values) in enumerate(zip(self._decoders, arrays, strict=True)):
-            for cell in decoder.update(values):
+            for cell in decoder.update(ledger.cells(values, unit)):
                 pair = decoder.odd.get(cell)
                 odd.append([index, *cell, *((None, None) if pair is None else map(_number, pair))])
         event["clock"] = [decoder.clock for decoder in self._decoders]
@@ -408,3 +576,12 @@ class Probe:
 def _number(value: float) -> float | str:
     """JSON has no NaN or Infinity: those become strings."""
     return value if np.isfinite(value) else str(value)
+
+
+def _answer(step: int, outcome: str, attempt: int, versions: Sequence[int] | None) -> dict[str, Any]:
+    event: dict[str, Any] = {"step": step, "outcome": outcome}
+    if attempt:
+        event["attempt"] = attempt
+    if versions is not None:
+        event["versions"] = [int(v) for v in versions]
+    return event

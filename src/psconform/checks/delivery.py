@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import COUNT_TOLERANCE, History
+from ..history.columns import OUTCOMES, UNKNOWN, Floats
+from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
 
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
@@ -22,16 +23,21 @@ def delivery_class(history: History) -> Verdict:
     Assumes: a final read, to say that something is lost.
     """
     least, most = _BOUNDS[history.claims.delivery]
-    outcome = _outcomes(history)
+    high = _high(history)
+    ceiling = np.where(history.barred, 0.0, np.inf if most is None else float(most))
+    too_often = high > ceiling
+    lost = np.zeros_like(too_often)
+    if history.finals and least:
+        lost = history.accepted & ~history.last.plain & (_whole(history.last.least) < least) & ~too_often
     lines: list[str] = []
-    for peer, step, variable, low, high in _counts(history):
-        said = outcome.get((peer, step), "unknown")
-        floor = least if said == "ok" else 0
-        ceiling = 0 if said in ("failed", "never pushed") else most
-        where = history.variable(variable)
-        if high is not None and ceiling is not None and high > ceiling:
-            lines.append(f"{history.gradient(peer, step)}, ({said}) was applied {high} time(s) to {where}")
-        elif low is not None and low < floor:
+    for peer, step, variable in np.argwhere((too_often | lost).transpose(1, 2, 0)).tolist():
+        # of a record cut short, the push may be missing
+        code = history.outcomes[peer, step] or (0 if history.barred[peer, step] else UNKNOWN)
+        said, where = OUTCOMES[code], history.variable(variable)
+        if too_often[variable, peer, step]:
+            times = int(high[variable, peer, step])
+            lines.append(f"{history.gradient(peer, step)}, ({said}) was applied {times} time(s) to {where}")
+        else:
             lines.append(f"{history.gradient(peer, step)}, ({said}) was lost: {where} never shows it in the end")
     if lines:
         return violated(lines)
@@ -46,62 +52,48 @@ def delivery_class(history: History) -> Verdict:
     return valid(f"{said}, {history.variables} variables")
 
 
-def _outcomes(history: History) -> dict[tuple[int, int], str]:
-    """What became of each gradient of which the record tells; never pushed, only where the record is whole."""
-    whole = [worker.index for worker in history.workers if worker.ended]
-    outcomes = dict.fromkeys(((index, step) for index in whole for step in range(history.steps)), "never pushed")
-    return outcomes | {(worker.index, push.step): push.outcome for worker in history.workers for push in worker.pushes}
-
-
 def _ambiguous(history: History) -> str:
     """Every gradient at twice (three times, ...) its weight, or applied twice: the ledger shows the same."""
     times = round(history.scale)
-    summed = history.layout.update == "sync" and history.claims.reduction == "mean" and times == history.layout.workers
+    summed = (
+        history.layout.update == "sync" and history.claims.reduction == "mean" and times == history.layout.per_round
+    )
     if times < 2 or summed or abs(history.scale - times) > COUNT_TOLERANCE:
         return ""
     return f"every gradient was applied {times} times, or at {times} times its weight: the ledger cannot tell"
 
 
-def _counts(history: History) -> list[tuple[int, int, int, int | None, int | None]]:
-    """(worker, step, variable, fewest applications in the final reads, most in any read), where not 1 and 1."""
-    low: dict[tuple[int, int, int], int] = {}
-    high: dict[tuple[int, int, int], int] = {}
-    if history.finals:
-        least = history.final_counts.min(axis=-1).max(axis=0)  # [V, W, K]: whole in one final read is enough
-        for variable, peer, step in np.argwhere(least != 1.0).tolist():
-            low[peer, step, variable] = _whole(float(least[variable, peer, step]))
-    for worker, index in history.every_read():
-        if index and worker.reads.odd[index] is worker.reads.odd[index - 1]:
-            continue
-        for (variable, peer, step), pair in worker.reads.odd[index].items():
-            if max(pair) > 0:
-                key = (peer, step, variable)
-                high[key] = max(high.get(key, 0), _whole(max(pair)))
-    for key in _phantoms(history):
-        high.setdefault(key, 1)
-    return [(*key, low.get(key), high.get(key)) for key in sorted(low.keys() | high.keys())]
-
-
-def _phantoms(history: History) -> list[tuple[int, int, int]]:
-    """(worker, step, variable) that some read shows though the gradient was never pushed, or surely failed."""
-    barred = [cell for cell, said in _outcomes(history).items() if said in ("failed", "never pushed")]
-    found = []
+def _high(history: History) -> Floats:
+    """The most applications of each gradient that any read shows, where they are not one, float64[V, W, K]."""
+    high = np.zeros((history.variables, history.layout.workers, history.steps))
     for worker in history.workers:
-        reads = worker.reads
-        top = reads.clock.max(axis=(0, 1), initial=0)
-        for peer, step in barred:
-            if step >= top[peer]:
-                continue
-            for index, variable in np.argwhere(reads.clock[:, :, peer] > step).tolist():
-                if reads.odd[index].get((variable, peer, step)) != (0.0, 0.0):
-                    found.append((peer, step, variable))
+        odd = worker.reads.odd.take(worker.reads.odd.most > 0)
+        np.maximum.at(high, (odd.variable, odd.peer, odd.step), _whole(odd.most))
+    if history.barred.any():
+        for worker in history.workers:
+            high = np.maximum(high, _phantoms(history, worker))
+    return high
+
+
+def _phantoms(history: History, worker: Worker) -> Floats:
+    """Gradients that some read of this worker shows though they must never show, 0.0 or 1.0, float64[V, W, K]."""
+    found = np.zeros((history.variables, history.layout.workers, history.steps))
+    clock, odd = worker.reads.clock, worker.reads.odd.take(worker.reads.odd.zero)
+    for peer in np.flatnonzero(history.barred.any(axis=1)).tolist():
+        for variable in range(history.variables):
+            column = clock[:, variable, peer]
+            ended = np.bincount(column, minlength=history.steps + 1)
+            shown = len(column) - np.cumsum(ended)[: history.steps]  # reads whose clock is past the step
+            mine = odd.take((odd.variable == variable) & (odd.peer == peer))
+            np.subtract.at(shown, mine.step, mine.end - mine.first)
+            found[variable, peer] = (shown > 0) & history.barred[peer]
     return found
 
 
-def _whole(count: float) -> int:
+def _whole(counts: Floats) -> Floats:
     """Applications in a count; a part of one, in either direction, counts as one (its weight is judged elsewhere)."""
-    nearest = round(count)
-    return nearest if abs(count - nearest) <= COUNT_TOLERANCE else 1
+    nearest = np.rint(counts)
+    return np.asarray(np.where(np.abs(counts - nearest) <= COUNT_TOLERANCE, nearest, 1.0))
 
 
 def duplicates(history: History) -> Verdict:
@@ -113,18 +105,21 @@ def duplicates(history: History) -> Verdict:
     Assumes: every attempt is recorded by ``probe.push``.
     """
     exactly = history.claims.delivery == "exactly-once"
-    attempts = {(w.index, p.step): p.attempts for w in history.workers for p in w.pushes}
-    whole = {worker.index for worker in history.workers if worker.ended}
+    sent = np.zeros((history.layout.workers, history.steps), np.int64)
+    allowed = np.ones((history.layout.workers, history.steps))
+    for worker in history.workers:
+        sent[worker.index, worker.pushes.step] = worker.pushes.attempts
+    if not exactly:
+        allowed = np.maximum(sent, 1).astype(np.float64)
+        whole = [worker.index for worker in history.workers if worker.ended]
+        allowed[~np.isin(np.arange(len(allowed)), whole)] = np.inf  # attempts may be missing from its record
+    high = _high(history)
     lines = []
-    for peer, step, variable, _, high in _counts(history):
-        if not exactly and peer not in whole:
-            continue  # attempts may be missing from its record
-        allowed = 1 if exactly else attempts.get((peer, step), 1)
-        if high is not None and high > allowed:
-            lines.append(
-                f"{history.gradient(peer, step)}, sent {attempts.get((peer, step), 0)} time(s), was applied {high} "
-                f"times to {history.variable(variable)}"
-            )
+    for peer, step, variable in np.argwhere((high > allowed).transpose(1, 2, 0)).tolist():
+        lines.append(
+            f"{history.gradient(peer, step)}, sent {sent[peer, step]} time(s), was applied "
+            f"{int(high[variable, peer, step])} times to {history.variable(variable)}"
+        )
     if lines:
         return violated(lines)
     if not history.finals:

@@ -53,10 +53,11 @@ def _markless(history: History) -> str:
 def _nonces(history: History) -> list[dict[float, str]]:
     """Per variable the nonces that reads show, with the first read of each; 0 (uninitialised) is left to I2."""
     seen: list[dict[float, str]] = [{} for _ in range(history.variables)]
-    for worker, index in history.every_read():
-        for variable, nonce in enumerate(worker.reads.nonce[index].tolist()):
-            if nonce != 0 and np.isfinite(nonce):
-                seen[variable].setdefault(nonce, history.where(worker, index).rstrip(","))
+    for worker in history.workers:
+        for variable, column in enumerate(worker.reads.nonce.T):
+            nonces, first = np.unique(column, return_index=True)
+            for index in np.sort(first[(nonces != 0) & np.isfinite(nonces)]).tolist():
+                seen[variable].setdefault(float(column[index]), history.where(worker, index).rstrip(","))
     return seen
 
 
@@ -76,8 +77,8 @@ def nothing_before_ready(history: History) -> Verdict:
         return not_judged("needs the initialiser to write probe.initial()")
     lines = [
         f"{history.where(worker, index)} read {history.variable(variable)} before it was initialised (nonce 0)"
-        for worker, index in history.every_read()
-        for variable in np.flatnonzero(worker.reads.nonce[index] == 0).tolist()
+        for worker in history.workers
+        for index, variable in np.argwhere(worker.reads.nonce == 0).tolist()
         if told or seen[variable]
     ]
     if lines:

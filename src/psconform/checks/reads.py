@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
+from ..history.columns import Bools, Ints, Odd, Reads
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .synchronous import mixed_cells
+from .mixed import mixed_reads
+from .witness import MOST, at_most
 
 
 def atomic_read(history: History) -> Verdict:
@@ -22,41 +26,43 @@ def atomic_read(history: History) -> Verdict:
     if level == "per-shard" and history.shards is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
     lines = []
-    for worker, index in history.every_read():
-        where = history.where(worker, index)
-        for (variable, peer, step), (head, tail) in worker.reads.odd[index].items():
-            if (head != 0) != (tail != 0) and _whole_in_the_end(history, variable, peer, step):
-                place = "head but not the tail" if head else "tail but not the head"
-                lines.append(
-                    f"{where} read {history.gradient(peer, step)}, in the {place} of {history.variable(variable)}"
-                )
-        if level != "per-variable":
-            lines += _across(history, worker, index, same_shard=level == "per-shard")
+    for worker in history.workers:
+        torn = ((index, 0, line) for index, line in _torn(history, worker))
+        across = ((index, 1, line) for index, line in _across(history, worker, level))
+        lines += [line for _, _, line in sorted([*torn, *across])]
     if lines:
         return violated(lines)
     return valid(level) if history.finals else unknown(history.no_final)
 
 
-def _whole_in_the_end(history: History, variable: int, peer: int, step: int) -> bool:
+def _torn(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
+    """A read of one variable that shows a gradient at the head or at the tail only."""
     if not history.finals:
-        return False
-    return bool((history.final_counts[:, variable, peer, step] != 0).all())
+        return
+    odd = worker.reads.odd
+    for row in np.flatnonzero(odd.torn & history.last.whole[odd.variable, odd.peer, odd.step]).tolist()[:MOST]:
+        place = "head but not the tail" if odd.head[row] else "tail but not the head"
+        yield (
+            int(odd.first[row]),
+            f"{history.where(worker, int(odd.first[row]))} read {history.gradient(odd.peer[row], odd.step[row])}, in "
+            f"the {place} of {history.variable(odd.variable[row])}",
+        )
 
 
-def _across(history: History, worker: Worker, index: int, *, same_shard: bool) -> list[str]:
-    mixed = mixed_cells(history, worker, index)
-    applied = (history.counts(worker.reads, index) != 0).any(axis=-1) if mixed else np.zeros(0)
-    shards = history.shards or ()
-    for variable, peer, step in mixed:
-        has = np.flatnonzero(applied[:, peer, step]).tolist()
-        if same_shard:
-            has = [other for other in has if shards[other] == shards[variable]]
-        if has:
-            return [
+def _across(history: History, worker: Worker, level: str) -> Iterator[tuple[int, str]]:
+    """A read of several variables that shows a gradient in one and not yet in another."""
+    everything = range(history.variables)
+    groups: list[Sequence[int]] = [everything] if level == "snapshot" else []
+    if level == "per-shard" and history.shards is not None:
+        groups = [[v for v in everything if history.shards[v] == shard] for shard in sorted(set(history.shards))]
+    for group in groups:
+        for index, mixed in mixed_reads(history, worker, group).items():
+            variable, peer, step = mixed.cell
+            yield (
+                index,
                 f"{history.where(worker, index)} read {history.gradient(peer, step)}, in "
-                f"{history.variable(has[0])} but not yet in {history.variable(variable)}"
-            ]
-    return []
+                f"{history.variable(mixed.seen_in)} but not yet in {history.variable(variable)}",
+            )
 
 
 def monotonic_reads(history: History) -> Verdict:
@@ -69,67 +75,106 @@ def monotonic_reads(history: History) -> Verdict:
 
     Assumes: one ps incarnation; a final read.
     """
-    lines = []
+    lines: list[str] = []
     for worker in history.workers:
-        lines += _goes_back(history, worker)
-        for index in range(len(worker.reads)):
-            lines += _own_writes(history, worker, index)
-            lines += _out_of_order(history, worker, index)
+        lines += at_most(_goes_back(history, worker))
+        found = [*at_most(_own_writes(history, worker)), *at_most(_out_of_order(history, worker))]
+        lines += [line for _, line in sorted(found, key=lambda item: item[0])]
     if lines:
         return violated(lines)
     return valid() if history.finals else unknown(history.no_final)
 
 
-def _goes_back(history: History, worker: Worker) -> list[str]:
-    reads, lines = worker.reads, []
-    for index in range(1, len(reads)):
+def _goes_back(history: History, worker: Worker) -> Iterator[str]:
+    reads, odd = worker.reads, worker.reads.odd
+    fewer = np.diff(reads.clock, axis=0, prepend=reads.clock[:1]) < 0
+    gone = odd.take(odd.zero & (odd.first > 0))
+    gone = gone.take(reads.clock[gone.first - 1, gone.variable, gone.peer] > gone.step)  # it was below the clock before
+    lower: Bools = np.zeros(reads.clock.shape[:2], np.bool_)
+    if reads.versions is not None:
+        lower = np.diff(reads.versions, axis=0, prepend=reads.versions[:1]) < 0
+    suspect: Bools = np.asarray(fewer.any(axis=(1, 2)) | lower.any(axis=1))
+    suspect[gone.first] = True
+    for index in np.flatnonzero(suspect).tolist():
         where, before = history.where(worker, index), f"its read before, at step {reads.step[index - 1]}"
         if reads.versions is not None:
-            for counter in np.flatnonzero(reads.versions[index] < reads.versions[index - 1]).tolist():
-                was = reads.versions[index - 1][counter]
-                lines.append(f"{where} read version {reads.versions[index][counter]} of ps:{counter} after {was}")
-        lower = bool((reads.clock[index] < reads.clock[index - 1]).any())
-        if not lower and reads.odd[index] is reads.odd[index - 1]:
-            continue
-        now = (history.counts(reads, index) != 0).any(axis=-1)
-        then = (history.counts(reads, index - 1) != 0).any(axis=-1)
-        for variable, peer, step in np.argwhere(then & ~now).tolist()[:1]:
-            lines.append(
+            for counter in np.flatnonzero(lower[index]).tolist():
+                was, now = reads.versions[index - 1][counter], reads.versions[index][counter]
+                yield f"{where} read version {now} of ps:{counter} after {was}"
+        for variable, peer, step in _vanished(reads, index, gone)[:1]:
+            yield (
                 f"{where} read {history.variable(variable)} without {history.gradient(peer, step)}, which {before}, had"
             )
-    return lines
 
 
-def _own_writes(history: History, worker: Worker, index: int) -> list[str]:
-    reads = worker.reads
-    mine = worker.acked[: reads.after[index]]
-    if not mine or not history.finals:
-        return []
-    odd = reads.odd[index]
-    for variable in range(history.variables):
-        clock = reads.clock[index][variable, worker.index]
-        for step in mine if odd else mine[-1:] if mine[-1] == max(mine) else mine:
-            lacks = step >= clock or odd.get((variable, worker.index, step)) == (0.0, 0.0)
-            if lacks and history.ever[variable, worker.index, step]:
-                return [
-                    f"{history.where(worker, index)} read {history.variable(variable)} without its own gradient of "
-                    f"step {step}, acknowledged before"
-                ]
-    return []
+def _vanished(reads: Reads, index: int, gone: Odd) -> list[tuple[int, int, int]]:
+    """(variable, worker, step) that the read before showed and this one does not, sorted."""
+    cells = [
+        (variable, peer, step)
+        for variable, peer in np.argwhere(reads.clock[index] < reads.clock[index - 1]).tolist()
+        for step in range(reads.clock[index, variable, peer], reads.clock[index - 1, variable, peer])
+    ]
+    here = gone.take(gone.first == index)
+    cells += list(zip(here.variable.tolist(), here.peer.tolist(), here.step.tolist(), strict=True))
+    return sorted(cell for cell in cells if reads.count(index - 1, *cell) != (0.0, 0.0))
 
 
-def _out_of_order(history: History, worker: Worker, index: int) -> list[str]:
+def _own_writes(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
+    """(read, line): it lacks a gradient of the worker's own that was acknowledged before."""
+    reads, odd, mine = worker.reads, worker.reads.odd, worker.index
+    if not history.finals or not len(worker.acked):
+        return
+    place = np.full(history.steps, len(worker.acked), np.int64)  # of each step among the acknowledgements
+    place[worker.acked[::-1]] = np.arange(len(worker.acked))[::-1]
+    highest = np.maximum.accumulate(worker.acked)
+    known = np.where(reads.after > 0, highest[np.maximum(reads.after, 1) - 1], -1)
+    found: dict[tuple[int, int], int] = {}
+    for index, variable in np.argwhere(reads.clock[:, :, mine] <= known[:, None]).tolist():
+        steps = np.arange(reads.clock[index, variable, mine], known[index] + 1)
+        lacks = steps[(place[steps] < reads.after[index]) & history.last.ever[variable, mine, steps]]
+        if lacks.size:
+            found[index, variable] = int(lacks[0])
+            if len(found) == MOST:
+                break
+    rows = odd.take(odd.zero & (odd.peer == mine))
+    for row in np.flatnonzero(history.last.ever[rows.variable, mine, rows.step]).tolist()[:MOST]:
+        told = np.flatnonzero(reads.after[rows.first[row] : rows.end[row]] > place[rows.step[row]])
+        for index in (int(rows.first[row]) + told[:1]).tolist():
+            key = (index, int(rows.variable[row]))
+            found[key] = min(found.get(key, history.steps), int(rows.step[row]))
+    for (index, variable), step in sorted(found.items()):
+        yield (
+            index,
+            f"{history.where(worker, index)} read {history.variable(variable)} without its own gradient of step "
+            f"{step}, acknowledged before",
+        )
+
+
+def _out_of_order(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
+    """(read, line): it shows a later gradient of some worker, and lacks an earlier one."""
     if not history.finals:
-        return []
-    pushes = {w.index: w.push_of for w in history.workers}
-    for (variable, peer, step), counts in worker.reads.odd[index].items():
-        if counts == (0.0, 0.0) and history.ever[variable, peer, step]:
-            later = int(worker.reads.clock[index][variable, peer]) - 1
-            early, late = (pushes.get(peer, {}).get(s) for s in (step, later))
-            if early is None or late is None or early.last > late.first:
-                continue
-            return [
-                f"{history.where(worker, index)} read {history.variable(variable)} with step {later} of "
-                f"worker:{peer} but not yet its step {step}"
-            ]
-    return []
+        return
+    reads, odd = worker.reads, worker.reads.odd
+    first, last = _sent(history)
+    for row in np.flatnonzero(odd.zero & history.last.ever[odd.variable, odd.peer, odd.step]).tolist():
+        variable, peer, step = int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row])
+        later = reads.clock[odd.first[row] : odd.end[row], variable, peer] - 1
+        # what is sent again counts from there, whatever was sent in between
+        wrong = np.flatnonzero((first[peer, later] >= last[peer, step]) & (first[peer, later] >= 0))
+        if wrong.size and last[peer, step] >= 0:
+            index = int(odd.first[row] + wrong[0])
+            yield (
+                index,
+                f"{history.where(worker, index)} read {history.variable(variable)} with step {later[wrong[0]]} of "
+                f"worker:{peer} but not yet its step {step}",
+            )
+
+
+def _sent(history: History) -> tuple[Ints, Ints]:
+    """Place of the first and of the last sending of each gradient in its worker's record, int64[W, K]; -1: none."""
+    shape = (history.layout.workers, history.steps)
+    first, last = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+    for worker in history.workers:
+        first[worker.index, worker.pushes.step] = worker.pushes.first
+        last[worker.index, worker.pushes.step] = worker.pushes.last
+    return first, last

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..history.model import History
+from ..history.model import FAILED, History, Worker
 from ..verdict import Verdict, not_judged, unknown
-from . import asynchronous, delivery, initialisation, reads, synchronous, training
+from . import (
+    asynchronous,
+    bounded,
+    compression,
+    convergence,
+    delivery,
+    initialisation,
+    order,
+    quorum,
+    rate,
+    reads,
+    staleness,
+    straggler,
+    synchronous,
+    training,
+)
 
 Judge = Callable[[History], Verdict]
 
@@ -19,7 +34,7 @@ class Check:
     ``dimension`` is empty for what every trainer owes; ``weakest`` are the levels of it at which nothing is promised;
     ``updates`` the update modes in which the guarantee has a meaning; ``reads`` the least number of reads each worker
     must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf;
-    ``acked``: it is about accepted gradients, so that each worker must have one.
+    ``acked``: it is about accepted gradients, so that each worker must have one; ``workloads``: those that can show it.
     """
 
     name: str
@@ -31,6 +46,7 @@ class Check:
     reads: int = 2
     finite: bool = True
     acked: bool = False
+    workloads: tuple[str, ...] = ("ledger",)
 
     @property
     def definition(self) -> str:
@@ -39,24 +55,54 @@ class Check:
 
 
 BOTH, SYNC, ASYNC = ("sync", "async"), ("sync",), ("async",)
+TRAINED, DECAYED, DENSE = ("digits", "quadratic"), ("decayed-ledger",), ("dense-ledger",)
+ALL = ("ledger", *DECAYED, *DENSE, *TRAINED)
+COUNTED = ("ledger", *DENSE)
+"""For what looks at which gradients show and at nonces, not at weights."""
+SHOWN = ("ledger", *DECAYED, *DENSE)
+"""For what looks only at which gradients show."""
 CHECKS: tuple[Check, ...] = (
-    Check("S1", "barrier", synchronous.barrier, "barrier", updates=SYNC),
-    Check("S3", "one contributor set", synchronous.one_contributor_set, "barrier", updates=SYNC),
-    Check("S4", "release together", synchronous.release_together, "barrier", updates=SYNC),
+    Check("S1", "barrier", synchronous.barrier, "barrier", ("none", "r-of-n"), SYNC, workloads=COUNTED),
+    Check("S2", "r-of-n", quorum.r_of_n, "barrier", ("none", "full"), SYNC),
+    Check("S3", "one contributor set", synchronous.one_contributor_set, "barrier", updates=SYNC, workloads=SHOWN),
+    Check("S4", "release together", synchronous.release_together, "barrier", updates=SYNC, workloads=SHOWN),
     Check("S5", "reduction", synchronous.reduction, "reduction", updates=SYNC),
+    Check("S6", "straggler", straggler.waits_for_slowest, "barrier", ("none", "r-of-n"), SYNC, workloads=ALL),
     Check(
         "A1", "apply on arrival", asynchronous.apply_on_arrival, "delivery", ("none", "at-most-once"), ASYNC, acked=True
     ),
-    Check("A2", "staleness", asynchronous.staleness, "staleness", (), ASYNC),
-    Check("A5", "no lost update", asynchronous.no_lost_update, "delivery", updates=ASYNC, acked=True),
-    Check("A6", "atomic read", reads.atomic_read, "read_atomicity"),
-    Check("A7", "monotonic reads", reads.monotonic_reads, "read_atomicity"),
-    Check("I1", "one initialisation", initialisation.one_initialisation, "init", ("repeated",)),
-    Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",)),
+    Check("A2", "staleness", staleness.staleness, "staleness", (), ASYNC, workloads=("ledger", *DECAYED)),
+    Check("A3", "bounded staleness", bounded.bounded_staleness, "staleness", ("unbounded",), ASYNC),
+    Check("A4", "staleness-aware rate", rate.staleness_aware, "rate", ("constant",), ASYNC),
+    Check(
+        "A5", "no lost update", asynchronous.no_lost_update, "delivery", updates=ASYNC, acked=True, workloads=COUNTED
+    ),
+    Check("A6", "atomic read", reads.atomic_read, "read_atomicity", workloads=SHOWN),
+    Check("A7", "monotonic reads", reads.monotonic_reads, "read_atomicity", workloads=SHOWN),
+    Check("A8", "order", order.apply_order, "", acked=True, workloads=DECAYED),
+    Check("I1", "one initialisation", initialisation.one_initialisation, "init", ("repeated",), workloads=COUNTED),
+    Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",), workloads=SHOWN),
     Check("R1", "delivery", delivery.delivery_class, "delivery", acked=True),
     Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once"), acked=True),
-    Check("C3", "finite parameters", training.finite_parameters, "", finite=False),
+    Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
+    Check(
+        "C1",
+        "serial SGD",
+        convergence.follows_serial,
+        "barrier",
+        ("none", "r-of-n"),
+        SYNC,
+        workloads=TRAINED,
+        acked=True,
+    ),
+    Check("C2", "convergence", convergence.converges, "delivery", updates=ASYNC, workloads=TRAINED, acked=True),
+    Check("C3", "finite parameters", training.finite_parameters, "", finite=False, workloads=ALL),
+    Check("C4", "compression", compression.compression, "compression", ("any",), acked=True, workloads=DENSE),
 )
+
+
+ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
+"""They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
 
 
 def judge_history(history: History) -> list[Verdict]:
@@ -73,6 +119,10 @@ def _judge(check: Check, history: History) -> Verdict:
     claimed = history.claims.level(check.dimension) if check.dimension else "always"
     if history.layout.update not in check.updates:
         verdict = not_judged(f"needs --update {' or '.join(check.updates)}")
+    elif history.workload.name not in check.workloads:
+        verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
+    elif check.name in ARRIVAL and history.workload.name in DENSE and history.claims.compression != "lossless":
+        verdict = not_judged(f"needs gradients that arrive whole: compression is {history.claims.compression}")
     elif claimed in check.weakest:
         verdict = not_judged(f"needs a claim: {check.dimension} is {claimed}")
     else:
@@ -81,9 +131,9 @@ def _judge(check: Check, history: History) -> Verdict:
 
 
 def _guarded(check: Check, history: History) -> Verdict:
-    if not any(worker.pushes for worker in history.workers):
+    if not any(len(worker.pushes) for worker in history.workers):
         return unknown("nothing was trained: no gradient was pushed")
-    if all(push.outcome == "failed" for worker in history.workers for push in worker.pushes):
+    if all((worker.pushes.outcome == FAILED).all() for worker in history.workers):
         return unknown("nothing was trained: every gradient was refused")
     try:
         verdict = check.judge(history.finite if check.finite else history)
@@ -100,9 +150,14 @@ def _doubt(check: Check, history: History) -> str:
     few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]
     if few:
         return f"too few reads: {', '.join(few)} made less than {check.reads}"
-    silent = [str(worker) for worker in history.workers if not worker.acked]
+    silent = [str(worker) for worker in history.workers if not len(worker.acked) and not _all_late(history, worker)]
     if check.acked and silent:
         return f"no gradient of {', '.join(silent)} was acknowledged as ok: does the trainer call probe.ack?"
     if check.finite and history.finite is not history:
         return "a NaN or Inf in the parameters hides what was applied (C3)"
     return history.disagreement if check.finite else ""
+
+
+def _all_late(history: History, worker: Worker) -> bool:
+    """Where a round does not wait for all, every gradient of a slow worker may be refused."""
+    return history.layout.quorum > 0 and bool((worker.pushes.outcome == FAILED).all())

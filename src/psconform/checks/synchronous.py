@@ -1,17 +1,21 @@
-"""S1, S3, S4, S5: what a full barrier promises."""
+"""S1, S3, S4, S5: what a barrier promises."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
+from collections.abc import Iterator
 
 import numpy as np
 
+from ..history.columns import Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
+from .mixed import mixed_reads
+from .quorum import counts_rounds
+from .witness import at_most
 
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
+NOT_DUE = -1
 
 
 def barrier(history: History) -> Verdict:
@@ -25,10 +29,10 @@ def barrier(history: History) -> Verdict:
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
     first: dict[Fault, str] = {}
-    times: Counter[Fault] = Counter()
-    for worker, index in history.every_read():
-        for fault in _off_barrier(history, worker, index):
-            times[fault] += 1
+    times: dict[Fault, int] = {}
+    for worker in history.workers:
+        for index, fault, number in _off_barrier(history, worker):
+            times[fault] = times.get(fault, 0) + number
             if fault not in first:
                 word, variable, peer, step = fault
                 seen = history.saw(worker, index, variable)
@@ -37,52 +41,61 @@ def barrier(history: History) -> Verdict:
         more = {fault: f" (as do {count - 1} other reads)" if count > 1 else "" for fault, count in times.items()}
         return violated(line + more[fault] for fault, line in first.items())
     for worker in history.workers:
-        for push in worker.pushes:
-            if push.read < 0 or worker.reads.step[push.read] != push.step:
-                return unknown(f"{worker} pushed step {push.step} without a read of it: who knows what it had seen")
+        for step in worker.blind[:1]:
+            return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
     return valid(f"{sum(len(w.reads) for w in history.workers)} reads")
 
 
-def rounds_due(history: History, worker: Worker, index: int) -> int | None:
-    """How many rounds this read must show; None: it says nothing of rounds.
+def rounds_due(history: History, worker: Worker) -> Ints:
+    """How many rounds each read must show, int64[R]; NOT_DUE: it says nothing of rounds.
 
-    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Final: the rounds
-    for which somebody was released and those to which every worker pushed; whether one that hangs on a push of unknown
-    outcome was committed, the read itself tells.
+    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Final: see
+    ``History.rounds``. Where R gradients complete a round, steps do not tell.
     """
     reads = worker.reads
-    if not reads.final[index]:
-        return None if reads.step[index] == history.steps else int(reads.step[index])
-    least = most = history.released
-    for step in range(least, history.steps):
-        outcomes = [peer.push_of[step].outcome if step in peer.push_of else "" for peer in history.workers]
-        if len(outcomes) < history.layout.workers or not all(outcomes):
-            if not history.whole:
-                return None  # a push may be missing from the record
-            break
-        most = step + 1
-        least = most if set(outcomes) == {"ok"} else least
-    return int(np.clip(reads.clock[index].max(), least, most))
+    if history.layout.quorum:
+        return np.full(len(reads), NOT_DUE)
+    due = np.where(reads.step == history.steps, NOT_DUE, reads.step)
+    if history.rounds is None:
+        due[reads.final] = NOT_DUE
+    else:
+        due[reads.final] = np.clip(reads.clock[reads.final].max(axis=(1, 2), initial=0), *history.rounds)
+    return due
 
 
-def _off_barrier(history: History, worker: Worker, index: int) -> list[Fault]:
-    reads = worker.reads
-    step = rounds_due(history, worker, index)
-    if step is None:
-        return []
-    faults: list[Fault] = []
-    for variable, peer in np.argwhere(reads.clock[index] != step).tolist():
-        clock = int(reads.clock[index][variable, peer])
-        faults.append(("lacks", variable, peer, clock) if clock < step else ("already has", variable, peer, step))
-    for (variable, peer, at), counts in reads.odd[index].items():
-        if at >= step:
-            continue  # counted above
-        shown = [count for count in counts if count]  # in the head or tail only: torn, which is A6's business
-        most = max(shown, key=lambda count: abs(count - 1.0), default=0.0)
-        word = "lacks" if most == 0 else f"has {most:.4g} times" if _not_once(most) else ""
-        if word:
-            faults.append((word, variable, peer, at))
-    return faults
+def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int]]:
+    """(first read, what is wrong, in how many reads), in the order of the reads."""
+    reads, due = worker.reads, rounds_due(history, worker)
+    found: list[tuple[int, Fault, int]] = []
+    rows = np.argwhere((reads.clock != due[:, None, None]) & (due != NOT_DUE)[:, None, None])
+    if rows.size:
+        clock, step = reads.clock[tuple(rows.T)], due[rows[:, 0]]
+        lacks = clock < step
+        keys = np.column_stack([lacks, rows[:, 1:], np.where(lacks, clock, step)])
+        faults, index, number = np.unique(keys, axis=0, return_index=True, return_counts=True)
+        for fault, at, times in zip(faults.tolist(), rows[index, 0].tolist(), number.tolist(), strict=True):
+            found.append((at, ("lacks" if fault[0] else "already has", *fault[1:]), times))
+    for row in _due_rows(reads.odd, due):
+        odd = reads.odd
+        shown = np.flatnonzero(due[odd.first[row] : odd.end[row]] > odd.step[row])
+        word = _off_by(float(odd.head[row]), float(odd.tail[row]))
+        if word and shown.size:
+            fault = (word, int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row]))
+            found.append((int(odd.first[row] + shown[0]), fault, int(shown.size)))
+    return sorted(found, key=lambda item: item[0])
+
+
+def _due_rows(odd: Odd, due: Ints) -> Ints:
+    """Rows of cells that may be due in one of their reads."""
+    top = np.maximum.accumulate(due) if len(due) else due
+    return np.flatnonzero(top[odd.end - 1] > odd.step) if len(odd) else np.zeros(0, np.int64)
+
+
+def _off_by(head: float, tail: float) -> str:
+    """In the head or tail only: torn, which is A6's business."""
+    shown = [count for count in (head, tail) if count]
+    most = max(shown, key=lambda count: abs(count - 1.0), default=0.0)
+    return "lacks" if most == 0 else f"has {most:.4g} times" if _not_once(most) else ""
 
 
 def _not_once(count: float) -> bool:
@@ -100,15 +113,17 @@ def one_contributor_set(history: History) -> Verdict:
     """
     if not history.finals:
         return unknown(history.no_final)
-    applied = np.any(np.all(np.abs(history.final_counts) > COUNT_TOLERANCE, axis=-1), axis=0)  # [V, W, K]
+    applied = history.last.contributed  # [V, W, K]
     differs = np.any(applied, axis=0) != np.all(applied, axis=0)  # [W, K]
+    readers = ", ".join(dict.fromkeys(str(worker) for worker, _ in history.finals))
     lines = []
     for peer, step in np.argwhere(differs).tolist():
         has = [history.variable(v) for v in np.flatnonzero(applied[:, peer, step])]
+        where = "" if history.layout.quorum else f"round {step}: "  # steps are not rounds where some are late
         lacks = [history.variable(v) for v in np.flatnonzero(~applied[:, peer, step])]
         lines.append(
-            f"round {step}: {history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
-            f"(final reads of {', '.join(dict.fromkeys(str(worker) for worker, _ in history.finals))})"
+            f"{where}{history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
+            f"(final reads of {readers})"
         )
     return violated(lines) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
 
@@ -119,25 +134,13 @@ def release_together(history: History) -> Verdict:
     A read is mixed if one variable shows a gradient that another does not show yet but has in the end. Between reads
     of successive steps a worker must see exactly that many rounds more. Version counters, where the target reports
     them, must say the same; counters that never do count something else (gradients, say) and
-    are left out. An early release that nobody reads is invisible.
+    are left out. An early release that nobody reads is invisible. Where R gradients complete a round, steps are not
+    rounds: there only reads that mix versions are judged, and how versions go up is S2's business.
 
     Assumes: a final read, to tell late (this check) from lost (S1, S3, R1).
     """
-    lines, counters = [], _count_rounds(history)
-    for worker in history.workers:
-        reads = worker.reads
-        for index in range(len(reads)):
-            if rounds_due(history, worker, index) is None:
-                continue  # nobody was released for it
-            where = history.where(worker, index)
-            if counters and reads.versions is not None and len(set(reads.versions[index].tolist())) > 1:
-                lines.append(f"{where} read the shards at versions {reads.versions[index].tolist()}")
-            for variable, peer, step in mixed_cells(history, worker, index)[:1]:
-                lines.append(
-                    f"{where} read {history.gradient(peer, step)}, in another variable but not yet in "
-                    f"{history.variable(variable)}"
-                )
-        lines += _rounds_up(history, worker, counters=counters)
+    counters = _count_rounds(history)
+    lines = [line for worker in history.workers for line in at_most(_mixed_rounds(history, worker, counters=counters))]
     if lines:
         return violated(lines)
     if not history.finals:
@@ -145,49 +148,69 @@ def release_together(history: History) -> Verdict:
     return valid("" if counters else "version counters left out: they do not count rounds")
 
 
+def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterator[str]:
+    reads, due = worker.reads, rounds_due(history, worker)
+    judged = (due != NOT_DUE) | (history.layout.quorum > 0)
+    said = np.zeros(len(reads), np.bool_)
+    if counters and reads.versions is not None:
+        said = reads.versions.min(axis=1, initial=2**60) != reads.versions.max(axis=1, initial=-(2**60))
+    mixed = mixed_reads(history, worker, range(history.variables), only=judged)
+    for index in np.flatnonzero(judged & (said | np.isin(np.arange(len(reads)), list(mixed)))).tolist():
+        where = history.where(worker, index)
+        if said[index] and reads.versions is not None:
+            yield f"{where} read the shards at versions {reads.versions[index].tolist()}"
+        if index in mixed:
+            variable, peer, step = mixed[index].cell
+            yield (
+                f"{where} read {history.gradient(peer, step)}, in another variable but not yet in "
+                f"{history.variable(variable)}"
+            )
+    yield from _rounds_up(history, worker, due, counters=counters)
+
+
 def _count_rounds(history: History) -> bool:
     """Versions go up by one per round at least somewhere, so they are meant as a count of rounds."""
-    ratios = []
+    if history.layout.quorum:
+        return counts_rounds(history)
+    told = False
     for worker in history.workers:
         if worker.reads.versions is not None:
-            steps, versions = np.diff(worker.reads.step), np.diff(worker.reads.versions.max(axis=1))
-            ratios += (versions[steps > 0] / steps[steps > 0]).tolist()
-    return not ratios or 1.0 in ratios
+            steps, versions = np.diff(worker.reads.step), np.diff(worker.reads.versions.max(axis=1, initial=0))
+            if (versions == steps)[steps > 0].any():
+                return True
+            told = told or bool((steps > 0).any())
+    return not told
 
 
-def mixed_cells(history: History, worker: Worker, index: int) -> list[tuple[int, int, int]]:
-    """(variable, worker, step) that a read lacks in this variable, shows in another, and that came in the end."""
+def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[str]:
     reads = worker.reads
-    if not history.finals or (not reads.odd[index] and (reads.clock[index] == reads.clock[index][0]).all()):
-        return []
-    applied = (history.counts(reads, index) != 0).any(axis=-1)
-    late = applied.any(axis=0)[None] & ~applied & history.ever
-    return [(v, w, s) for v, w, s in np.argwhere(late).tolist()]
-
-
-def _rounds_up(history: History, worker: Worker, *, counters: bool) -> list[str]:
-    reads, lines = worker.reads, []
     rounds = reads.clock.max(axis=(1, 2), initial=0)
-    counters = counters and reads.versions is not None
-    named = reads.versions.max(axis=1) if counters and reads.versions is not None else rounds
-    due = [(index, rounds_due(history, worker, index)) for index in range(len(reads))]
-    released = [(index, number) for index, number in due if number is not None]
-    for (before, earlier), (index, later) in pairwise(released):
-        steps, where = later - earlier, history.where(worker, index)
-        if counters and named[index] - named[before] != steps:
-            lines.append(
-                f"{where} came {steps} step(s) after version {named[before]}, expected version {named[before] + steps}"
-            )
-        elif rounds[index] - rounds[before] != steps and history.ever[:, :, :later].all():
-            lines.append(
+    released = np.flatnonzero(due != NOT_DUE)
+    steps, seen = np.diff(due[released]), np.diff(rounds[released])
+    named = _named_rounds(reads) if counters else None
+    whole = np.cumprod(np.concatenate([[True], history.last.ever.all(axis=(0, 1))]))  # all rounds before this one
+    off = (seen != steps) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
+    told = np.diff(named[released]) != steps if named is not None else np.zeros(len(steps), np.bool_)
+    for at in np.flatnonzero(off | told).tolist():
+        before, index = int(released[at]), int(released[at + 1])
+        where = history.where(worker, index)
+        if told[at] and named is not None:
+            expected = named[before] + steps[at]
+            yield f"{where} came {steps[at]} step(s) after version {named[before]}, expected version {expected}"
+        else:
+            yield (
                 f"{where} shows {rounds[index]} rounds, {rounds[before]} at the read before: expected "
-                f"{rounds[before] + steps}"
+                f"{rounds[before] + steps[at]}"
             )
-    return lines
+
+
+def _named_rounds(reads: Reads) -> Ints | None:
+    return None if reads.versions is None else np.asarray(reads.versions.max(axis=1, initial=0))
 
 
 def reduction(history: History) -> Verdict:
-    """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1.
+    """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1 (1/R where R gradients
+    complete a round).
 
     A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
     of applications (whole numbers are duplicates, R1).
@@ -196,28 +219,34 @@ def reduction(history: History) -> Verdict:
     """
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
-    workers, lines = history.layout.workers, []
+    number, lines = history.layout.per_round, []
     if history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
-            f"{workers} workers{_guess(history)}"
+            f"{number} workers{_guess(history)}"
         )
-    for worker, index in history.every_read():
-        for (variable, peer, step), counts in worker.reads.odd[index].items():
-            for count in counts:
-                if np.isfinite(count) and abs(count - round(count)) > COUNT_TOLERANCE:
-                    lines.append(
-                        f"{history.where(worker, index)} read {history.variable(variable)} with "
-                        f"{history.gradient(peer, step)}, at {count:.4g} times its weight"
-                    )
-                    break
+    for worker in history.workers:
+        odd = worker.reads.odd
+        parts = np.array([_part(odd.head), _part(odd.tail)])
+        for row in np.flatnonzero(parts.any(axis=0)).tolist():
+            count = odd.head[row] if parts[0, row] else odd.tail[row]
+            lines.append(
+                f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
+                f"{history.gradient(odd.peer[row], odd.step[row])}, at {count:.4g} times its weight"
+            )
     return violated(lines) if lines else valid()
 
 
+def _part(counts: Floats) -> Bools:
+    """No whole number of applications."""
+    finite = np.where(np.isfinite(counts), counts, 0.0)
+    return np.asarray(np.abs(finite - np.rint(finite)) > COUNT_TOLERANCE)
+
+
 def _guess(history: History) -> str:
-    workers = history.layout.workers
+    number = history.layout.per_round
     declared_mean = history.layout.reduction == "mean"
-    weight = history.scale / workers if declared_mean else history.scale
+    weight = history.scale / number if declared_mean else history.scale
     if declared_mean and abs(weight - 1) < COUNT_TOLERANCE:
         return ": a sum, not a mean"
     if weight > 0 and abs(1 / weight - round(1 / weight)) < COUNT_TOLERANCE:

@@ -14,15 +14,29 @@ def finite_parameters(history: History) -> Verdict:
     Assumes: reads; every value of every read is looked at.
     """
     lines = []
-    for worker, index in history.every_read():
-        where = history.where(worker, index)
-        for (variable, peer, step), pair in worker.reads.odd[index].items():
-            if not np.isfinite(pair).all():
+    for worker in history.workers:
+        for index, values in sorted(worker.reads.values.items()):
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                variable, slot = bad[0].tolist()
                 lines.append(
-                    f"{where} read {history.variable(variable)} with {pair[0]} and {pair[1]} for "
-                    f"{history.gradient(peer, step)}"
+                    f"{history.where(worker, index)} read {history.variable(variable)} with {values[variable, slot]} "
+                    f"at position {slot}, and {len(bad) - 1} more"
                 )
-                break
-        for variable in np.flatnonzero(~np.isfinite(worker.reads.nonce[index])).tolist():
-            lines.append(f"{where} read {history.variable(variable)} with nonce {worker.reads.nonce[index][variable]}")
+                break  # what is NaN stays NaN
+    for worker in history.workers:
+        reads, odd = worker.reads, worker.reads.odd.take(~worker.reads.odd.finite)
+        _, rows = np.unique(odd.first, return_index=True)  # one line per read in which something goes bad
+        for row in rows.tolist():
+            lines.append(
+                f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
+                f"{odd.head[row]} and {odd.tail[row]} for {history.gradient(odd.peer[row], odd.step[row])}"
+            )
+        bad = ~np.isfinite(reads.nonce)
+        bad[1:] &= ~(bad[:-1] & bad[1:])
+        for index, variable in np.argwhere(bad).tolist():
+            lines.append(
+                f"{history.where(worker, index)} read {history.variable(variable)} with nonce "
+                f"{reads.nonce[index][variable]}"
+            )
     return violated(lines) if lines else valid()

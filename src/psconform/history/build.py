@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from ..errors import Malformed
 from ..layout import Layout, Task
-from .decode import decode_worker, whole_scale
-from .events import Exit
+from ..models import Data
+from ..trained import DATA
+from .columns import OUTCOMES
+from .decode import decode_worker
+from .events import Exit, Samples
 from .events import Init as InitEvent
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
+from .scale import rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -32,45 +35,65 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     unit = manifest.workload.unit
     if unit is None or not 1e-30 < unit < 1e30:  # within what float32 slots can hold
         raise Malformed(folder / "manifest.json", f"workload.unit must be positive, got {unit}")
-    files = _event_files(folder, manifest)
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
+    inits: list[Init] = []
     notes: list[str] = []
-    for file in files.values():
+    own: EventFile | None = None
+    samples: dict[tuple[int, int], tuple[int, ...]] = {}
+    for task, path in sorted(_event_files(folder, manifest).items()):
+        file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
+        if file is None:
+            continue
         if file.torn:
-            notes.append(f"{file.start.task}'s record ends in a torn line of {file.torn} bytes, which was left out")
-    for task in manifest.layout.worker_tasks:
-        if (found := files.get(task)) is not None:
-            worker, placed = decode_worker(found, task=task, folder=folder, manifest=manifest)
+            notes.append(f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out")
+        inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
+        if task == RUNNER:
+            own = file
+        if task in manifest.layout.worker_tasks:
+            worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
             workers.append(worker)
+            samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
             if placed is not None and shards not in (None, placed):
-                raise Malformed(
-                    found.path, f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
-                )
+                raise Malformed(path, f"shards are {list(placed)}, {list(shards or ())} in another worker's record")
             shards = placed if shards is None else shards
     variables = _variables(folder, workers, shards)
     if shards is None and variables == manifest.layout.ps:
         shards = tuple(range(variables))
-    scale = whole_scale(workers)
+    # where each gradient has a weight of its own, many may have the same one
+    alike = manifest.workload.name == "ledger" and manifest.claims.rate == "constant"
+    scale = whole_scale(workers) if alike else 1.0
     history = History(
         layout=manifest.layout,
         claims=manifest.claims,
         steps=manifest.workload.steps,
         workers=tuple(workers),
-        inits=_inits(files),
+        inits=tuple(inits),
         variables=variables,
         shards=shards,
         scale=1.0,
-        gaps=tuple(_gaps(manifest, files, workers)),
+        gaps=tuple(_gaps(manifest, own, workers)),
+        workload=manifest.workload,
+        samples=samples,
+        data=_data(folder) if manifest.workload.name == "digits" else None,
         notes=tuple(notes),
     )
-    return history if scale == 1.0 else _rescaled(history, scale)
+    return history if scale == 1.0 else rescaled(history, scale)
 
 
-def _event_files(folder: Path, manifest: Manifest) -> dict[Task, EventFile]:
+def _data(folder: Path) -> Data:
+    try:
+        return Data.load(folder / DATA)
+    except OSError as error:
+        raise Malformed(folder / DATA, f"cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise Malformed(folder / DATA, str(error).removeprefix(f"{folder / DATA}: ")) from None
+
+
+def _event_files(folder: Path, manifest: Manifest) -> dict[Task, Path]:
     if not (folder / "events").is_dir():
         raise Malformed(folder, "has no folder events/")
-    files: dict[Task, EventFile] = {}
+    files: dict[Task, Path] = {}
     known = {*manifest.layout.tasks, RUNNER}
     for path in sorted((folder / "events").iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -80,9 +103,7 @@ def _event_files(folder: Path, manifest: Manifest) -> dict[Task, EventFile]:
             raise Malformed(path, f"is not an event file of layout {manifest.layout.text}", hint=hint)
         if match and match[3]:
             raise Malformed(path, "is a second incarnation: this psconform judges runs without restarts")
-        found = read_events(path, run=manifest.run, name=str(task))
-        if found is not None:
-            files[task] = found
+        files[task] = path
     return files
 
 
@@ -91,28 +112,23 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
     if len(counts) > 1:
         raise Malformed(folder / "events", f"workers read different numbers of variables: {sorted(counts)}")
     variables = counts.pop() if counts else 0
+    for worker in workers:
+        if worker.residual is not None and variables and len(worker.residual) != variables:
+            problem = f"{worker} has a residual of {len(worker.residual)} variables, the reads have {variables}"
+            raise Malformed(folder / "events", problem)
     if shards is not None and len(shards) != variables:
         raise Malformed(folder / "events", f"shards names {len(shards)} variables, the reads have {variables}")
     return variables
 
 
-def _inits(files: dict[Task, EventFile]) -> tuple[Init, ...]:
-    return tuple(
-        Init(task, tuple(float(n) for n in event.nonce))
-        for task, file in sorted(files.items())
-        for event in file.events
-        if isinstance(event, InitEvent)
-    )
-
-
-def _gaps(manifest: Manifest, files: dict[Task, EventFile], workers: list[Worker]) -> list[str]:
+def _gaps(manifest: Manifest, own: EventFile | None, workers: list[Worker]) -> list[str]:
     gaps = list(manifest.reasons)
     if manifest.status != "finished":
         gaps.append(f"the run is {manifest.status}, not finished")
-    if RUNNER not in files:
+    if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(manifest.layout, files[RUNNER], manifest.reasons)
+        gaps += _ends(manifest.layout, own, manifest.reasons)
     by_index = {worker.index: worker for worker in workers}
     for task in manifest.layout.worker_tasks:
         worker = by_index.get(task.index)
@@ -120,9 +136,10 @@ def _gaps(manifest: Manifest, files: dict[Task, EventFile], workers: list[Worker
             gaps.append(f"{task} never reported: no probe wrote events for it")
             continue
         lacks = []
-        if not files[task].ended:
+        if not worker.ended:
             lacks.append("its record has no end event, so it was killed or cut short")
-        if len(worker.pushes) < manifest.workload.steps:
+        # where a round does not wait for all, the rounds may be over before a worker has pushed all of its steps
+        if len(worker.pushes) < manifest.workload.steps and not (manifest.layout.quorum and worker.ended):
             lacks.append(f"it pushed {len(worker.pushes)} of {manifest.workload.steps} gradients")
         if not worker.reads.final.any():
             lacks.append("it made no final read after every worker was done")
@@ -145,24 +162,6 @@ def _ends(layout: Layout, file: EventFile, said: list[str]) -> list[str]:
     return gaps + [f"{task} has no recorded end" for task in layout.tasks if str(task) not in exits]
 
 
-def _rescaled(history: History, scale: float) -> History:
-    """The same history with counts in units of ``scale``: a cell that holds exactly that is no longer odd."""
-    workers = []
-    for worker in history.workers:
-        odd = []
-        for index in range(len(worker.reads)):
-            cells = dict(worker.reads.odd[index])
-            if len(cells) < worker.reads.clock[index].sum():  # some hold exactly one: odd now
-                for variable, row in enumerate(worker.reads.clock[index].tolist()):
-                    for peer, clock in enumerate(row):
-                        for step in range(clock):
-                            cells.setdefault((variable, peer, step), (1.0, 1.0))
-            scaled = {cell: (head / scale, tail / scale) for cell, (head, tail) in cells.items()}
-            odd.append({c: p for c, p in scaled.items() if not all(abs(x - 1) < 1e-4 for x in p)})
-        workers.append(replace(worker, reads=replace(worker.reads, odd=tuple(odd))))
-    return replace(history, workers=tuple(workers), scale=scale)
-
-
 def outcome_counts(history: History) -> dict[str, int]:
     """Gradients by outcome over all workers: ok, failed, unknown."""
-    return dict(Counter(push.outcome for worker in history.workers for push in worker.pushes))
+    return dict(Counter(OUTCOMES[code] for worker in history.workers for code in worker.pushes.outcome))

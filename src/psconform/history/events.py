@@ -23,7 +23,7 @@ Version = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 Number = float | Literal["nan", "inf", "-inf"]
 
 
-class Event(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, frozen=True, kw_only=True):
+class Event(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, frozen=True, kw_only=True, gc=False):
     """Fields that every event has."""
 
     seq: Annotated[Count, Meta(description="position in the file, from 0, without gaps")]
@@ -79,6 +79,22 @@ class Read(Event, tag="read", frozen=True):
     ] = None
 
 
+class Samples(Event, tag="samples", frozen=True):
+    """The samples whose gradient this worker is about to push (workload digits)."""
+
+    step: Annotated[Count, Meta(description="the worker's step")]
+    ids: Annotated[list[Count], Meta(description="positions in the training set")]
+
+
+class Residual(Event, tag="residual", frozen=True):
+    """What this worker has not sent in the end: the residual of a compression with error feedback."""
+
+    vector: Annotated[
+        tuple[Count, Count, Count],
+        Meta(description="[offset, bytes, CRC-32] of the residual in vectors/, all variables in order, float32"),
+    ]
+
+
 class Push(Event, tag="push", frozen=True):
     """A gradient is about to be sent."""
 
@@ -96,6 +112,15 @@ class Ack(Event, tag="ack", frozen=True):
     ]
     attempt: Annotated[Count, Meta(description="the attempt it answers")] = 0
     versions: Annotated[list[Version] | None, Meta(description="version of each ps right after it applied this")] = None
+
+
+class Update(Event, tag="update", frozen=True):
+    """A push and what became of it, in one event: for a trainer whose push is one call that returns its answer."""
+
+    step: Annotated[Count, Meta(description="the worker's step")]
+    outcome: Annotated[Literal["ok", "failed", "unknown"], Meta(description="as in ack")]
+    attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
+    versions: Annotated[list[Version] | None, Meta(description="as in ack")] = None
 
 
 class Done(Event, tag="done", frozen=True):
@@ -116,5 +141,5 @@ class Exit(Event, tag="exit", frozen=True):
     stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
 
 
-AnyEvent = Start | Init | Read | Push | Ack | Done | End | Exit
-EVENTS = (Start, Init, Read, Push, Ack, Done, End, Exit)
+AnyEvent = Start | Init | Read | Samples | Residual | Push | Ack | Update | Done | End | Exit
+EVENTS = (Start, Init, Read, Samples, Residual, Push, Ack, Update, Done, End, Exit)

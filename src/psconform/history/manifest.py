@@ -12,23 +12,48 @@ import msgspec
 from ..claims import Claims
 from ..errors import BadInput, Malformed
 from ..layout import Layout
+from ..probe import LEDGERS
 
 SCHEMA = 1
+STEPS = 200
+"""Steps of each worker unless told otherwise: three workers then push 600 gradients, and a bug that strikes every 500th
+shows."""
 MAX_CELLS = 4_000_000
 """Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
+PLAIN = "plain"
+"""Folder in a decayed ledger's run folder: the run of a plain ledger in the same set-up."""
 Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is trained. ``unit`` is the magnitude that one gradient, applied once, leaves in a slot."""
+    """What is trained. ``unit`` is the magnitude that one gradient, applied once, leaves in a slot.
+
+    ``slow`` names stragglers: seconds by worker that its probe sleeps before each gradient. The rest is for workloads
+    that train: ``model`` and ``batch`` of digits, the ``condition`` number of quadratic, ``learning_rate`` of an update
+    as it arrives in the parameters, ``rate`` that and the trainer's own make it, ``delay`` the age in steps of the
+    parameters at which a gradient is taken. ``compression`` is what a worker does to gradients before it sends them.
+    """
 
     name: str = "ledger"
-    steps: int = 50
+    steps: int = STEPS
     seed: int = 0
     unit: float | None = None
     scales: tuple[float, ...] = ()
     reads: int = 1
     read_every: int = 1
+    slow: tuple[tuple[str, float], ...] = ()
+    model: str = "softmax"
+    batch: int = 16
+    learning_rate: float = 0.0
+    rate: float = 1.0
+    delay: int = 0
+    condition: float = 10.0
+    compression: str = "none"
+
+    @property
+    def is_ledger(self) -> bool:
+        """Its parameters tell which gradients were applied."""
+        return self.name in LEDGERS
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +74,14 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}
     times_s: dict[str, float] = {}
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What a probe needs to know of the workload, for spec.json."""
+        workload, layout = self.workload, self.layout
+        fields = {name: value for name, value in msgspec.to_builtins(workload).items() if name != "name"}
+        names = {"workload": workload.name, "workers": layout.workers, "update": layout.update, "variables": layout.ps}
+        return {"run": self.run, **names, **fields, "slow": dict(workload.slow)}
 
     def write(self, folder: Path) -> None:
         """Replace the manifest in one step, so that a crash leaves the old one or the new one."""

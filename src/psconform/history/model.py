@@ -2,71 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..claims import Claims
 from ..layout import Layout, Task
+from ..models import Data
+from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
+from .finals import Finals, final_reads
+from .manifest import Workload
 
-Ints = NDArray[np.int64]
-Cell = tuple[int, int, int]
-"""(variable, worker, step)."""
-Odd = Mapping[Cell, tuple[float, float]]
-"""Cells below the clock that do not hold exactly one application: count at head and at tail."""
+__all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
 COUNT_TOLERANCE = 1e-4
 """Deviation up to which a count is called whole; the probe's own tolerance for exactly one is 1e-5."""
-
-
-@dataclass(frozen=True)
-class Reads:
-    """The R reads of one worker, in its own order; V variables, W workers, P version counters."""
-
-    step: Ints  # [R]
-    final: NDArray[np.bool_]  # [R], True: after every worker was done
-    after: Ints  # [R], how many of its own pushes the worker had acknowledged as ok before this read
-    clock: Ints  # [R, V, W]
-    nonce: NDArray[np.float64]  # [R, V]
-    versions: Ints | None  # [R, P]
-    odd: tuple[Odd, ...]  # R mappings; equal neighbours are one object
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    @cached_property
-    def finite(self) -> NDArray[np.bool_]:
-        """bool[R], False: the read shows a NaN or Inf."""
-        known: dict[int, bool] = {}  # neighbours share one mapping, so each is looked at once
-        for odd in self.odd:
-            if id(odd) not in known:
-                known[id(odd)] = bool(np.isfinite(list(odd.values())).all())
-        return np.array([known[id(odd)] for odd in self.odd], np.bool_) & np.isfinite(self.nonce).all(axis=1)
-
-    def take(self, keep: Ints) -> Reads:
-        """Only the reads with these indices."""
-        versions = None if self.versions is None else self.versions[keep]
-        odd = tuple(self.odd[index] for index in keep)
-        return Reads(
-            self.step[keep], self.final[keep], self.after[keep], self.clock[keep], self.nonce[keep], versions, odd
-        )
-
-
-@dataclass(frozen=True)
-class Push:
-    """One gradient of one worker, all attempts taken together."""
-
-    step: int
-    attempts: int
-    outcome: str  # ok if any attempt was accepted, else failed if all surely failed, else unknown
-    accepted: int  # attempts with outcome ok
-    versions: tuple[int, ...] | None  # from the accepting acknowledgement
-    read: int  # index of the worker's last read before the first attempt, -1: none
-    first: int  # position of the first attempt in the worker's record
-    last: int  # ... and of the last one
 
 
 @dataclass(frozen=True)
@@ -74,30 +28,34 @@ class Worker:
     """What one worker recorded.
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements. A record that has ``ended`` is
-    whole; of any other the end may be missing, so that what is not in it may have happened all the same.
+    whole; of any other the end may be missing, so that what is not in it may have happened all the same. ``residual``
+    is what a compression with error feedback had not sent in the end, [V, slots].
     """
 
     index: int
     reads: Reads
-    pushes: tuple[Push, ...]
-    acked: tuple[int, ...]
+    pushes: Pushes
+    acked: Ints
     ended: bool
+    boot: str = ""  # of its machine; empty: not known
+    residual: Values | None = None
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
 
     @cached_property
-    def push_of(self) -> dict[int, Push]:
-        """Pushes by step."""
-        return {push.step: push for push in self.pushes}
+    def blind(self) -> Ints:
+        """Steps that it pushed without having read for them."""
+        pushes, blind = self.pushes, self.pushes.read < 0
+        blind[~blind] = self.reads.step[pushes.read[~blind]] != pushes.step[~blind]
+        return pushes.step[blind]
 
     @cached_property
     def finite(self) -> Worker:
         """The same worker without the reads that show a NaN or Inf."""
         keep = np.flatnonzero(self.reads.finite)
-        last = np.searchsorted(keep, [push.read for push in self.pushes], side="right") - 1
-        pushes = tuple(replace(push, read=int(read)) for push, read in zip(self.pushes, last, strict=True))
-        return replace(self, reads=self.reads.take(keep), pushes=pushes)
+        last = np.searchsorted(keep, self.pushes.read, side="right") - 1
+        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last))
 
 
 @dataclass(frozen=True)
@@ -125,7 +83,16 @@ class History:
     shards: tuple[int, ...] | None  # ps of each variable; None: not known
     scale: float
     gaps: tuple[str, ...]  # why the record is not complete; nothing is called valid then
+    workload: Workload = field(default_factory=Workload)
+    samples: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # ids by (worker, step), recorded
+    data: Data | None = None  # what was trained on, workload digits
+    plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The workload as `trained.model_of` takes it."""
+        return {**msgspec.to_builtins(self.workload), "workload": self.workload.name, "workers": self.layout.workers}
 
     @property
     def incomplete(self) -> str:
@@ -151,12 +118,24 @@ class History:
         return len(self.workers) == self.layout.workers and all(worker.ended for worker in self.workers)
 
     @cached_property
-    def accepted(self) -> NDArray[np.bool_]:
-        """bool[W, K]: gradients acknowledged as ok."""
-        accepted = np.zeros((self.layout.workers, self.steps), np.bool_)
+    def outcomes(self) -> Ints:
+        """What became of each gradient, codes int64[W, K]: 0 where the record has no push of it."""
+        outcomes = np.zeros((self.layout.workers, self.steps), np.int64)
         for worker in self.workers:
-            accepted[worker.index, list(worker.acked)] = True
-        return accepted
+            outcomes[worker.index, worker.pushes.step] = worker.pushes.outcome
+        return outcomes
+
+    @cached_property
+    def accepted(self) -> Bools:
+        """bool[W, K]: gradients acknowledged as ok."""
+        return np.asarray(self.outcomes == OK)
+
+    @cached_property
+    def barred(self) -> Bools:
+        """bool[W, K]: gradients that must never show: surely failed, or never pushed though the record is whole."""
+        whole = np.zeros((self.layout.workers, 1), np.bool_)
+        whole[[worker.index for worker in self.workers if worker.ended]] = True
+        return np.asarray((self.outcomes == FAILED) | (whole & (self.outcomes == 0)))
 
     @cached_property
     def released(self) -> int:
@@ -165,18 +144,32 @@ class History:
         return max((int(read.max()) for read in steps if read.size), default=0)
 
     @cached_property
+    def rounds(self) -> tuple[int, int] | None:
+        """The least and the most rounds that a final read may show; None: the record cannot tell.
+
+        Those for which somebody was released, and those to which every worker pushed; whether one that hangs on a push
+        of unknown outcome was committed, the read itself tells.
+        """
+        pushed = (self.outcomes[:, self.released :] != 0).all(axis=0)
+        rounds = int(np.argmin(pushed)) if not pushed.all() else pushed.size
+        if rounds < pushed.size and not self.whole:
+            return None  # a push may be missing from the record
+        sure = (self.outcomes[:, self.released : self.released + rounds] == OK).all(axis=0)
+        least = int(np.flatnonzero(sure)[-1]) + 1 if sure.any() else 0
+        return self.released + least, self.released + rounds
+
+    @cached_property
     def disagreement(self) -> str:
         """Where final reads differ about an accepted gradient, in one line; empty if they agree.
 
         After all is done there is one state, so one of them is stale or something was lost between them: which, the
         record cannot tell.
         """
-        shown = (self.final_counts != 0).any(axis=-1)  # [F, V, W, K]
-        differs = shown.any(axis=0) & ~shown.all(axis=0) & self.accepted
-        for variable, peer, step in np.argwhere(differs).tolist()[:1]:
+        last = self.last
+        for variable, peer, step in np.argwhere(last.ever & ~last.always & self.accepted).tolist()[:1]:
+            shown = [w.reads.count(r, variable, peer, step) != (0.0, 0.0) for w, r in self.finals]
             has, lacks = (
-                [w for (w, _), s in zip(self.finals, shown[:, variable, peer, step], strict=True) if s == v]
-                for v in (True, False)
+                [w for (w, _), s in zip(self.finals, shown, strict=True) if s == wanted] for wanted in (True, False)
             )
             return (
                 f"final reads disagree: {has[0]} has {self.gradient(peer, step)}, in {self.variable(variable)}, "
@@ -190,29 +183,10 @@ class History:
         return tuple((w, int(r)) for w in self.workers for r in np.flatnonzero(w.reads.final))
 
     @cached_property
-    def final_counts(self) -> NDArray[np.float64]:
-        """Counts in the final reads, float64[F, V, W, K, 2] (head, tail); F may be 0."""
-        return np.array([self.counts(w.reads, r) for w, r in self.finals]).reshape(
-            -1, self.variables, self.layout.workers, self.steps, 2
-        )
-
-    @cached_property
-    def ever(self) -> NDArray[np.bool_]:
-        """bool[V, W, K]: cells of which the final reads show a trace, at head or tail."""
-        counts = self.final_counts
-        return np.asarray((counts != 0).any(axis=(0, 4)))
-
-    def counts(self, reads: Reads, index: int) -> NDArray[np.float64]:
-        """How often each gradient was applied as this read saw it, float64[V, W, K, 2]."""
-        below = np.arange(self.steps) < reads.clock[index][:, :, None]
-        counts = np.repeat(below[..., None].astype(np.float64), 2, axis=-1)
-        for (variable, worker, step), pair in reads.odd[index].items():
-            counts[variable, worker, step] = pair
-        return counts
-
-    def every_read(self) -> Iterator[tuple[Worker, int]]:
-        """All reads of all workers."""
-        return ((w, r) for w in self.workers for r in range(len(w.reads)))
+    def last(self) -> Finals:
+        """What the final reads show, taken together."""
+        reads = [(worker.reads, index) for worker, index in self.finals]
+        return final_reads(reads, shape=(self.variables, self.layout.workers, self.steps))
 
     def variable(self, index: int | np.integer) -> str:
         """A variable's name in a witness."""

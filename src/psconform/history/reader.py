@@ -1,4 +1,8 @@
-"""One event file -> its events. A torn last line is taken; anything else malformed is one clear error."""
+"""One event file -> its events. A torn last line is taken; anything else malformed is one clear error.
+
+A file is taken in one piece: its lines are found, their checksums compared and their JSON decoded in bulk. Only when
+something does not fit is it read again line by line, to say which line and why.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,26 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from typing import TypeVar, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import Malformed
-from .events import MAX_LINE, SCHEMA, AnyEvent, End, Start
+from .events import MAX_LINE, SCHEMA, AnyEvent, End, Event, Start
 
 _DECODER = msgspec.json.Decoder(AnyEvent)
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}$')
+_FIELD, _WIDTH = b',"crc":"........"}', 18
+_HEX = np.full(256, 255, np.uint32)
+_HEX[list(b"0123456789abcdef")] = range(16)
+
+
+Kind = TypeVar("Kind", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -23,13 +38,29 @@ class EventFile:
 
     path: Path
     start: Start
-    events: tuple[AnyEvent, ...]
+    events: Sequence[AnyEvent]
     torn: int = 0
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """All events of one kind."""
+        return cast(list[Kind], self._by_kind.get(kind, []))
+
+    @cached_property
+    def _by_kind(self) -> dict[type, list[AnyEvent]]:
+        by_kind: dict[type, list[AnyEvent]] = {}
+        for event in self.events:
+            by_kind.setdefault(type(event), []).append(event)
+        return by_kind
 
     @property
     def ended(self) -> bool:
         """The task closed its record; False after SIGKILL."""
         return bool(self.events) and isinstance(self.events[-1], End)
+
+
+def column(events: Sequence[Event], field: str) -> NDArray[np.int64]:
+    """One whole-number field of many events."""
+    return np.fromiter(map(attrgetter(field), events), np.int64, len(events))
 
 
 def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
@@ -44,21 +75,63 @@ def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
         data = path.read_bytes()
     except OSError as error:
         raise Malformed(path, f"cannot be read ({error.strerror})") from None
-    lines = data.split(b"\n")
-    torn = len(lines.pop())
-    events: list[AnyEvent] = []
-    crc = 0
-    for number, line in enumerate(lines, start=1):
-        event, crc = _line(path, number, line, crc)
-        _sequence(path, number, event, events, run=run, name=name)
-        events.append(event)
+    whole = data.rfind(b"\n") + 1
+    torn = len(data) - whole
+    data = data[:whole]
+    events = _in_bulk(data)
+    if events is None:
+        events = _by_line(path, data)
     if not events:
         return None
+    _sequence(path, events, run=run, name=name)
     start = events[0]
     assert isinstance(start, Start)
     if torn and isinstance(events[-1], End):
-        raise Malformed(path, f"{torn} bytes after the end event", line=len(lines) + 1)
-    return EventFile(path, start, tuple(events), torn)
+        raise Malformed(path, f"{torn} bytes after the end event", line=len(events) + 1)
+    return EventFile(path, start, events, torn)
+
+
+def _in_bulk(data: bytes) -> list[AnyEvent] | None:
+    """All events, or None if any line is not one or does not fit its checksum."""
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    if not ends.size:
+        return []
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts
+    if lengths.min() < _WIDTH or lengths.max() > MAX_LINE:
+        return None
+    said = _checksums(text[(ends - _WIDTH)[:, None] + np.arange(_WIDTH)])
+    if said is None:
+        return None
+    view, crc = memoryview(data), 0
+    for start, end, expected in zip(starts.tolist(), (ends - _WIDTH).tolist(), said.tolist(), strict=True):
+        crc = zlib.crc32(view[start:end], crc)
+        if crc != expected:
+            return None
+    try:
+        events = _DECODER.decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return events if len(events) == ends.size else None
+
+
+def _checksums(fields: NDArray[np.uint8]) -> NDArray[np.uint32] | None:
+    """The checksum in each crc field, uint32[n] from bytes[n, 18]; None if one is not written so."""
+    shape = np.frombuffer(_FIELD, np.uint8)
+    fixed = np.flatnonzero(shape != ord("."))
+    digits = _HEX[fields[:, 8:16]]
+    if (fields[:, fixed] != shape[fixed]).any() or digits.max() > 15:
+        return None
+    return np.asarray(np.bitwise_or.reduce(digits << np.arange(28, -1, -4, dtype=np.uint32), axis=1))
+
+
+def _by_line(path: Path, data: bytes) -> list[AnyEvent]:
+    events, crc = [], 0
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        event, crc = _line(path, number, line, crc)
+        events.append(event)
+    return events
 
 
 def _line(path: Path, number: int, line: bytes, crc: int) -> tuple[AnyEvent, int]:
@@ -75,19 +148,32 @@ def _line(path: Path, number: int, line: bytes, crc: int) -> tuple[AnyEvent, int
         raise Malformed(path, f"not an event of schema {SCHEMA}: {error}", line=number) from None
 
 
-def _sequence(path: Path, number: int, event: AnyEvent, before: Sequence[AnyEvent], *, run: str, name: str) -> None:
-    if event.seq != number - 1:
-        raise Malformed(path, f"seq is {event.seq}, expected {number - 1}", line=number)
-    if before and event.mono_ns < before[-1].mono_ns:
-        raise Malformed(path, "mono_ns runs backwards", line=number)
-    if isinstance(event, Start) != (number == 1):
-        raise Malformed(path, "the first event, and only the first, must be start", line=number)
-    if isinstance(event, Start):
-        if event.schema != SCHEMA:
-            raise Malformed(path, f"schema {event.schema}, this psconform reads {SCHEMA}", line=1)
-        if event.run != run:
-            raise Malformed(path, f"belongs to run {event.run!r}, not to {run!r}", line=1)
-        if event.task != name:
-            raise Malformed(path, f"belongs to task {event.task!r}, not to {name!r}", line=1)
-    elif before and isinstance(before[-1], End):
-        raise Malformed(path, "an event after the end event", line=number)
+def _sequence(path: Path, events: Sequence[AnyEvent], *, run: str, name: str) -> None:
+    """What must hold between events; names the first line that breaks it."""
+    seq, mono = column(events, "seq"), column(events, "mono_ns")
+    kinds = [type(event) for event in events]
+    starts = np.array([kind is Start for kind in kinds])
+    starts[0] = not starts[0]
+    over = np.zeros(len(events), np.bool_)
+    if End in kinds:
+        over[kinds.index(End) + 1 :] = True
+    wrong = (seq != np.arange(len(events))) | starts | over
+    wrong[1:] |= np.diff(mono) < 0
+    first = events[0]
+    if not wrong[0] and isinstance(first, Start):
+        if first.schema != SCHEMA:
+            raise Malformed(path, f"schema {first.schema}, this psconform reads {SCHEMA}", line=1)
+        if first.run != run:
+            raise Malformed(path, f"belongs to run {first.run!r}, not to {run!r}", line=1)
+        if first.task != name:
+            raise Malformed(path, f"belongs to task {first.task!r}, not to {name!r}", line=1)
+    if not wrong.any():
+        return
+    at = int(np.argmax(wrong))
+    if seq[at] != at:
+        raise Malformed(path, f"seq is {seq[at]}, expected {at}", line=at + 1)
+    if at and mono[at] < mono[at - 1]:
+        raise Malformed(path, "mono_ns runs backwards", line=at + 1)
+    if starts[at]:
+        raise Malformed(path, "the first event, and only the first, must be start", line=at + 1)
+    raise Malformed(path, "an event after the end event", line=at + 1)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from ..runner.curves import Curves
+from ..runner.slow import spell
+from ..runner.timing import Timing
 from ..runner.verdicts import Judged
 from ..verdict import Verdict
 
+STEP_ROWS = 8
 STYLES = {"valid": "green", "violated": "bold red", "unknown": "yellow", "not judged": "dim"}
 
 
 def table(judged: Judged) -> Text:
     """The whole report of one run."""
     manifest, layout = judged.manifest, judged.manifest.layout
-    mode = f"{layout.update} {layout.reduction}" if layout.update == "sync" else layout.update
     text = Text()
     text.append(f"{manifest.target}", style="bold")
-    text.append(f" on {layout.text}, {mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
-    text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else "") + "\n\n")
+    text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
+    text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else ""))
+    text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
     for verdict in judged.verdicts:
-        _row(text, verdict)
+        if verdict.status != "not judged":
+            _row(text, verdict)
+    _not_judged(text, judged.verdicts)
+    _steps(text, judged.timing)
+    _training(text, judged.curves)
     if judged.history.gaps:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:
@@ -58,6 +67,41 @@ def _row(text: Text, verdict: Verdict) -> None:
     text.append(f" {verdict.reason}".rstrip() + "\n", style="dim" if verdict.status != "unknown" else "")
     for line in verdict.witness:
         text.append(f"        {line}\n")
+
+
+def _not_judged(text: Text, verdicts: Sequence[Verdict]) -> None:
+    """One line per reason, or they would hide what was judged."""
+    reasons: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.status == "not judged":
+            reasons.setdefault(verdict.reason, []).append(verdict.guarantee)
+    for reason, names in reasons.items():
+        text.append(f"  not judged: {', '.join(names)} ({reason})\n", style=STYLES["not judged"])
+
+
+def _steps(text: Text, timing: Timing) -> None:
+    """Step times, the slowest workers first if there are too many for a short table."""
+    if not timing.workers:
+        return
+    shown = timing.workers
+    if len(shown) > STEP_ROWS:
+        shown = tuple(sorted(shown, key=lambda worker: -worker.median_ms)[:STEP_ROWS])
+    text.append("\n  steps       median       p95\n", style="dim")
+    for worker in shown:
+        text.append(f"  {worker.task:<10} {worker.median_ms:6.1f} ms {worker.p95_ms:6.1f} ms\n")
+    if len(shown) < len(timing.workers):
+        text.append(f"  and {len(timing.workers) - len(shown)} faster workers\n")
+    text.append(f"  all workers: {timing.updates_per_s:.0f} updates/s\n")
+
+
+def _training(text: Text, curves: Curves | None) -> None:
+    if curves is None:
+        return
+    found = curves.summary
+    text.append("\n  training   reached    serial\n", style="dim")
+    for name, what in (("loss", "loss"), ("accuracy", "accuracy")):
+        if found[name] is not None and found[f"serial_{name}"] is not None:
+            text.append(f"  {what:<10} {found[name]:<10.4g} {found[f'serial_{name}']:.4g}\n")
 
 
 def _overall(judged: Judged) -> str:

@@ -16,6 +16,7 @@ from ..launchers.local import Ended, LocalLauncher
 from ..layout import Layout, Task
 from ..probe import EventLog
 from ..targets.target import Job, Ready
+from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .plan import Plan
 
@@ -59,6 +60,8 @@ def execute(
     manifest = new_manifest(folder, plan, layout=layout, workload=workload)
     run = _Execution(plan, launcher, folder, manifest, notify)
     try:
+        if workload.name == "digits":
+            write_data(folder)
         run.start()
         run.watch()
         manifest.status = "stalled" if run.stalled else "finished"
@@ -113,6 +116,7 @@ class _Execution:
             "workload": self.manifest.workload.name,
             "steps": self.manifest.workload.steps,
             "seed": self.manifest.workload.seed,
+            "compression": self.manifest.workload.compression,
         }
         for task in self.layout.tasks:
             command = self.plan.target.command(task, addresses, layout=self.layout, workload=workload)

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..errors import BadInput
-from ..history.manifest import Manifest, Workload, write_json
+from ..history.manifest import PLAIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
@@ -19,11 +19,13 @@ from .plan import Plan
 PARTS = ("events", "vectors", "done", "logs")
 VECTORS = 10
 """About so many times per worker, at most every 50 reads, and at the end, the full parameters go to vectors/."""
+VECTORS_MIB = 256
+"""... unless that would take more than this: they are a second record of what the events say already."""
 
 
 def new_folder(path: Path) -> Path:
     """Make an empty run folder; raises BadInput if something is in the way (nothing is ever overwritten)."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name != PLAIN for entry in path.iterdir())):
         raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(path))
     try:
         for part in PARTS:
@@ -41,7 +43,7 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         target=plan.target.name,
         source=plan.target.source,
         layout=layout,
-        claims=plan.target.claimed(layout),
+        claims=plan.target.claimed(layout, workload.compression),
         workload=workload,
         defect=plan.defect,
         repeat=plan.repeat,
@@ -55,21 +57,25 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
 def write_spec(folder: Path, manifest: Manifest, *, wait_s: float) -> Path:
     """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it."""
     workload = manifest.workload
+    behind_s = workload.steps * max((seconds for _, seconds in workload.slow), default=0.0)
     spec = {
-        "run": manifest.run,
-        "workload": workload.name,
-        "workers": manifest.layout.workers,
-        "steps": workload.steps,
-        "seed": workload.seed,
-        "unit": workload.unit,
-        "scales": list(workload.scales),
-        "reads": workload.reads,
-        "read_every": workload.read_every,
-        "vector_every": max(50, workload.steps * workload.reads // VECTORS),  # or the folder grows with steps squared
-        "wait_s": wait_s,
+        **manifest.spec,
+        "vector_every": _vector_every(manifest),
+        "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
     write_json(folder / "spec.json", spec)
     return folder / "spec.json"
+
+
+def _vector_every(manifest: Manifest) -> int:
+    """A worker's full vectors are written every so many reads; 0: never."""
+    workload, layout = manifest.workload, manifest.layout
+    if workload.name != "ledger":
+        return 1 if not workload.is_ledger else max(50, workload.steps * workload.reads)  # each read, or the last
+    every = max(50, workload.steps * workload.reads // VECTORS)  # or the folder grows with steps squared
+    written = workload.steps * workload.reads // every + 2
+    size = 4 * layout.ps * (2 * layout.workers * workload.steps + 1)
+    return every if written * size * layout.workers <= VECTORS_MIB << 20 else 0
 
 
 def log_of(folder: Path, task: Task) -> Path:

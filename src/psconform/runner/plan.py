@@ -7,11 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BadInput
-from ..history.manifest import MAX_CELLS, Workload
+from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..layout import Layout
 from ..targets.reference import find_target
 from ..targets.target import Target
+from ..trained import MODELS
 from ..workloads import WORKLOADS
+from .slow import Spelled, parse_slow, spell
+
+MAX_SEED = 2**31 - 1
+PATIENCE_S = 60.0
+
+
+LEARNING_RATES = {"digits": 0.1, "quadratic": 0.02}
+MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
+"""Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
+the others would fill the disk."""
+MAX_BATCH = 1347
+"""Training samples of digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +39,7 @@ class Plan:
     workload: Workload
     out: Path
     defect: str = ""
-    patience_s: float = 60.0
+    patience_s: float = PATIENCE_S
     spelled: str = field(default="reference")
 
     @property
@@ -35,11 +48,22 @@ class Plan:
         parts = ["psconform", "run", self.spelled, "--layout", self.layout.text, "--update", self.layout.update]
         if self.layout.update == "sync":
             parts += ["--reduction", self.layout.reduction]
+            parts += ["--quorum", str(self.layout.quorum)] if self.layout.quorum else []
+        parts += ["--staleness", str(self.layout.staleness)] if self.layout.staleness is not None else []
+        parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
+        if not self.workload.is_ledger:
+            parts += ["--model", self.workload.model, "--batch", str(self.workload.batch)]
+            parts += ["--learning-rate", str(self.workload.learning_rate), "--delay", str(self.workload.delay)]
+            parts += ["--condition", str(self.workload.condition)]
         for option, value in (("--reads", self.workload.reads), ("--read-every", self.workload.read_every)):
             parts += [option, str(value)] if value != 1 else []
+        for task, seconds in self.workload.slow:
+            parts += ["--slow", f"{task}={spell(seconds)}"]
+        parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
         parts += ["--defect", self.defect] if self.defect else []
+        parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
         return shlex.join(parts)
 
 
@@ -50,46 +74,115 @@ def make_plan(
     layout: str | Layout = "default",
     update: str = "sync",
     reduction: str = "mean",
+    quorum: int = 0,
+    staleness: int | None = None,
+    rate: str = "constant",
     workload: str = "ledger",
-    steps: int = 50,
+    steps: int = STEPS,
     seed: int = 0,
     reads: int = 1,
     read_every: int = 1,
+    slow: Spelled = (),
+    model: str = "softmax",
+    batch: int = 16,
+    learning_rate: float | None = None,
+    delay: int = 0,
+    condition: float = 10.0,
+    compression: str = "none",
     defect: str = "",
-    patience_s: float = 60.0,
+    patience_s: float = PATIENCE_S,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
-    for option, text in (("--update", update), ("--reduction", reduction), ("--defect", defect), ("TARGET", target)):
+    for option, text in (
+        ("--update", update),
+        ("--reduction", reduction),
+        ("--rate", rate),
+        ("--defect", defect),
+        ("TARGET", target),
+    ):
         if not isinstance(text, str):
             raise BadInput(option, "must be text", value=text)
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
-    for option, number in (("--steps", steps), ("--reads", reads), ("--read-every", read_every), ("--seed", seed)):
+    whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
+    if staleness is not None:
+        whole["--staleness"] = staleness
+    for option, number in whole.items():
         if not isinstance(number, int):
             raise BadInput(option, "must be a whole number", value=number)
-    shape = layout if isinstance(layout, Layout) else Layout.parse(layout, update=update, reduction=reduction)
+    shape = (
+        layout
+        if isinstance(layout, Layout)
+        else Layout.parse(layout, update=update, reduction=reduction, quorum=quorum, staleness=staleness, rate=rate)
+    )
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
-    limits = {
-        "--steps": (steps, 1, MAX_CELLS // shape.workers),
-        "--seed": (seed, 0, 2**31 - 1),
+    if model not in MODELS:
+        raise BadInput("--model", "unknown model", value=model, choices=MODELS)
+    speed = LEARNING_RATES.get(workload, 0.0) if learning_rate is None else learning_rate
+    limits: dict[str, tuple[float, float, float]] = {
+        "--steps": (steps, 1, MAX_STEPS.get(workload, MAX_CELLS) // shape.workers),
+        "--batch": (batch, 1, MAX_BATCH // shape.workers),
+        "--learning-rate": (speed, 1e-6 if learning_rate is not None else 0.0, 100.0),
+        "--delay": (delay, 0, 1000),
+        "--condition": (condition, 1.0, 1e6),
+        "--seed": (seed, 0, MAX_SEED),
         "--reads": (reads, 1, 100),
         "--read-every": (read_every, 1, steps),
         "--patience": (patience_s, 1, 86400),
     }
-    if shape.update == "sync" and read_every != 1:
-        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
+    _check_together(shape, workload=workload, read_every=read_every)
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
-    found = find_target(target, defect=defect, layout=shape, steps=steps)
+    stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
+    found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
+    if workload not in found.workloads:
+        raise BadInput(
+            "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
+        )
+    _check_compression(compression, found, workload)
     return Plan(
         target=found,
         layout=shape,
-        workload=Workload(name=workload, steps=steps, seed=seed, reads=reads, read_every=read_every),
+        workload=Workload(
+            name=workload,
+            steps=steps,
+            seed=seed,
+            reads=reads,
+            read_every=read_every,
+            slow=stragglers,
+            model=model,
+            batch=batch,
+            learning_rate=speed,
+            delay=delay,
+            condition=condition,
+            compression=compression,
+        ),
         out=out,
         defect=defect,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
     )
+
+
+def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
+    """Options that exclude each other; raises BadInput."""
+    if layout.update == "sync" and read_every != 1:
+        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
+    if layout.quorum and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --quorum", value=workload)
+    if layout.rate != "constant" and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --rate", value=workload)
+    if layout.staleness is not None and read_every != 1:
+        raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
+
+
+def _check_compression(compression: str, target: Target, workload: str) -> None:
+    if compression not in target.compressions:
+        problem = f"target {target.name} has no such compression"
+        raise BadInput("--compression", problem, value=compression, choices=target.compressions)
+    if compression != "none" and workload != "dense-ledger":
+        problem = "needs --workload dense-ledger: no other shows what became of each entry"
+        raise BadInput("--compression", problem, value=compression)

@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from ..history.manifest import Manifest
+from ..history.manifest import PLAIN, Manifest, Workload
 from ..launchers.local import LocalLauncher
 from ..probe import UNIT
 from .calibrate import SCALES, STEPS, learning_rate
@@ -52,9 +52,10 @@ class Session:
         with self._lock:
             launcher = self.launcher(plan.target.preload)
             unit = self._unit(plan, launcher)
-            workload = msgspec.structs.replace(plan.workload, unit=unit)
-            self.clusters += 1
+            workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))
             try:
+                self._plain_ledger(plan, launcher, workload)
+                self.clusters += 1
                 manifest = execute(
                     plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify
                 )
@@ -66,6 +67,14 @@ class Session:
             manifest.write(plan.out)
             return manifest
 
+    def _plain_ledger(self, plan: Plan, launcher: LocalLauncher, workload: Workload) -> None:
+        """Order is judged only where a plain ledger of the same set-up is clean: run one first, into ``plain``."""
+        if workload.name != "decayed-ledger":
+            return
+        plain = msgspec.structs.replace(workload, name="ledger")
+        self.clusters += 1
+        execute(plan, launcher, folder=plan.out / PLAIN, layout=plan.layout, workload=plain)
+
     def _unit(self, plan: Plan, launcher: LocalLauncher) -> float:
         if plan.target.unit is not None:
             return plan.target.unit(plan.layout)
@@ -73,14 +82,14 @@ class Session:
         key = (plan.target.source, _stamp(plan.target.source), layout.update, layout.reduction, str(layout.ps))
         if key not in self._rates:
             self._rates[key] = self._calibrate(plan, launcher)
-        share = layout.workers if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
+        share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
         return UNIT * self._rates[key] / share
 
     def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
-        layout = dataclasses.replace(plan.layout, workers=1)
-        workload = msgspec.structs.replace(plan.workload, steps=STEPS, scales=SCALES, unit=None, reads=1, read_every=1)
+        layout = dataclasses.replace(plan.layout, workers=1, quorum=min(plan.layout.quorum, 1))
+        workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         self.clusters += 1
         launcher.scratch(folder)
         try:
@@ -100,6 +109,14 @@ class Session:
             with contextlib.suppress(OSError):
                 launcher.close()
         self._launchers.clear()
+
+
+def _rate(plan: Plan, unit: float) -> float:
+    """What the probe multiplies a model's gradient with, so that a round or an update has the plan's learning rate."""
+    layout = plan.layout
+    mean = layout.update == "sync" and plan.target.claimed(layout).reduction == "mean"
+    own = unit / UNIT * (layout.per_round if mean else 1)  # of a gradient that nobody else's is averaged with
+    return plan.workload.learning_rate / (own if mean or layout.update == "async" else own * layout.per_round)
 
 
 def _stamp(source: str) -> str:

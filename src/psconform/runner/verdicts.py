@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checks import judge_history
+from ..checks import CHECKS, judge_history
 from ..history.build import load_history, outcome_counts
-from ..history.manifest import Manifest, write_json
+from ..history.manifest import PLAIN, Manifest, write_json
 from ..history.model import History
 from ..verdict import Verdict, exit_code
+from .curves import Curves, curves_of
+from .timing import Timing, timing_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Judged:
     manifest: Manifest
     history: History
     verdicts: tuple[Verdict, ...]
+    timing: Timing
+    curves: Curves | None = None
 
     @property
     def exit_code(self) -> int:
@@ -42,7 +46,10 @@ class Judged:
             "gradients": outcome_counts(self.history),
             "gaps": list(self.history.gaps),
             "notes": list(self.history.notes),
+            "slow": dict(self.manifest.workload.slow),
             "times_s": self.manifest.times_s,
+            "timing": self.timing.as_dict(),
+            **({"training": self.curves.summary} if self.curves is not None else {}),
             "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
             "exit_code": self.exit_code,
             "repeat": self.manifest.repeat,
@@ -58,9 +65,32 @@ def judge_folder(folder: Path) -> Judged:
     """
     manifest = Manifest.read(folder)
     history = load_history(folder, manifest)
-    return Judged(folder, manifest, history, tuple(judge_history(history)))
+    if manifest.workload.name == "decayed-ledger":
+        history = dataclasses.replace(history, plain=_plain(folder / PLAIN))
+    return Judged(folder, manifest, history, tuple(judge_history(history)), timing_of(history), _curves(history))
+
+
+def _plain(folder: Path) -> str | None:
+    """What is wrong with the plain ledger beside a decayed one; empty: nothing; None: there is none.
+
+    Only what a decayed ledger cannot show itself counts: amounts, weights, initialisation. A wrong order, say, shows in
+    both (A7), and is no reason to leave it undecided.
+    """
+    if not folder.is_dir():
+        return None
+    amounts = {check.name for check in CHECKS if "decayed-ledger" not in check.workloads}
+    found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
+    verdicts = [v for v in found if v.status in ("violated", "unknown")]
+    return ", ".join(f"{verdict.guarantee} {verdict.status}" for verdict in verdicts)
+
+
+def _curves(history: History) -> Curves | None:
+    """Losses beside serial training, where there is something to compare."""
+    return curves_of(history) if any(len(worker.reads) for worker in history.workers) else None
 
 
 def store(judged: Judged) -> None:
-    """Write verdicts.json into the run folder."""
+    """Write verdicts.json into the run folder, and losses.json if a model was trained."""
+    if judged.curves is not None:
+        write_json(judged.folder / "losses.json", judged.curves.as_dict())
     write_json(judged.folder / "verdicts.json", judged.as_dict())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..claims import ASYNC, SYNC
 from ..errors import BadInput
 from ..layout import Layout
 from ..probe import UNIT
+from ..workloads import WORKLOADS
 from .defects import DEFECTS, Defect
-from .target import Job, Target
+from .target import MODES, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
@@ -17,18 +19,28 @@ _MODULE = "psconform.reference_impl"
 
 def _unit(layout: Layout) -> float:
     """The reference trainer's learning rate is 1."""
-    return UNIT / layout.workers if layout.update == "sync" and layout.reduction == "mean" else UNIT
+    return UNIT / layout.per_round if layout.update == "sync" and layout.reduction == "mean" else UNIT
 
 
-def reference(defect: str = "", *, layout: Layout | None = None, steps: int | None = None) -> Target:
+def reference(defect: str = "", *, layout: Layout | None = None, steps: int | None = None, **options: str) -> Target:
     """The reference trainer, with one deliberate bug if ``defect`` names one.
 
     Raises:
-        BadInput: no such defect, or the layout cannot show it.
+        BadInput: no such defect, or the layout, the steps or the other options (workload, compression) cannot show it.
     """
     if defect:
-        _check_defect(defect, layout, steps)
-    command: tuple[str, ...] = ("{python}", "-m", _MODULE, "--update={update}", "--reduction={reduction}")
+        _check_defect(defect, layout, steps, options)
+    command: tuple[str, ...] = (
+        "{python}",
+        "-m",
+        _MODULE,
+        "--update={update}",
+        "--reduction={reduction}",
+        "--quorum={quorum}",
+        "--staleness={staleness}",
+        "--rate={rate}",
+        "--compression={compression}",
+    )
     if defect:
         command += (f"--defect={defect}",)
     job = Job(command, entry=f"{_MODULE}.__main__:main")
@@ -40,31 +52,62 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         unit=_unit,
         preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects"),
         defects=tuple(DEFECTS),
+        workloads=tuple(WORKLOADS),
+        modes=tuple(MODES),
+        compressions=("none", "topk"),
     )
 
 
-def _check_defect(name: str, layout: Layout | None, steps: int | None) -> Defect:
+def _check_defect(name: str, layout: Layout | None, steps: int | None, options: Mapping[str, str]) -> Defect:
     if name not in DEFECTS:
         raise BadInput("--defect", "unknown defect", value=name, choices=DEFECTS)
     defect = DEFECTS[name]
     if steps is not None and steps < defect.steps:
         raise BadInput("--steps", f"defect {name} needs at least {defect.steps} to show", value=steps)
+    for option, needed in (("workload", defect.workload), ("compression", defect.compression)):
+        if (given := options.get(option, needed)) != needed:
+            raise BadInput(f"--{option}", f"defect {name} needs {needed} to show", value=given)
     if layout is not None:
         if layout.update not in defect.updates:
             raise BadInput("--update", f"defect {name} needs", value=layout.update, choices=defect.updates)
         for job, least, count in (("ps", defect.ps, layout.ps), ("worker", defect.workers, layout.workers)):
             if count < least:
                 raise BadInput("--layout", f"defect {name} needs at least {least} {job}", value=layout.text)
+        _check_mode(name, defect, layout, steps)
+        if steps is not None and steps * layout.workers < defect.gradients:
+            problem = f"defect {name} needs at least {defect.gradients} gradients (workers x steps) to show"
+            raise BadInput("--steps", problem, value=f"{layout.workers} x {steps}")
     return defect
+
+
+def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) -> None:
+    for mode in MODES:
+        value, usual = getattr(layout, mode), getattr(Layout(), mode)
+        if value != usual and mode not in defect.mode:
+            raise BadInput(f"--{mode}", f"defect {name} has no such option", value=value)
+        if value == usual and mode in defect.mode:
+            hint = f"Give --{mode} {defect.mode[mode]}"
+            raise BadInput(f"--{mode}", f"defect {name} needs it", value=value, hint=hint)
+    if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
+        problem = f"is too much for defect {name} to show in {steps} steps"
+        raise BadInput("--staleness", problem, value=layout.staleness)
+    if "quorum" in defect.mode and not 2 <= layout.quorum < layout.workers:
+        problem = f"defect {name} needs at least 2 and less than all {layout.workers} workers"
+        raise BadInput("--quorum", problem, value=layout.quorum)
 
 
 REGISTERED = {"reference": "the minimal TensorFlow ps/worker trainer that comes with psconform"}
 
 
-def find_target(name: str, *, defect: str = "", layout: Layout | None = None, steps: int | None = None) -> Target:
-    """A registered target by name, or the target file at that path; raises BadInput."""
+def find_target(
+    name: str, *, defect: str = "", layout: Layout | None = None, steps: int | None = None, **options: str
+) -> Target:
+    """A registered target by name, or the target file at that path; raises BadInput.
+
+    The layout, the steps and the other options (workload, compression) are those in which a defect is to show.
+    """
     if name == "reference":
-        return reference(defect, layout=layout, steps=steps)
+        return reference(defect, layout=layout, steps=steps, **options)
     path = Path(name)
     if not path.is_file() and not name.endswith(".toml"):
         hint = "Or give the path of a target.toml"

@@ -17,9 +17,25 @@ Addresses = Mapping[Task, str]
 
 PLACEHOLDERS = (
     *("job", "index", "task", "chief", "ps_hosts", "worker_hosts", "hosts", "host", "port"),
-    *("layout", "update", "reduction", "workload", "steps", "seed", "python", "here"),
+    *(
+        "layout",
+        "update",
+        "reduction",
+        "quorum",
+        "staleness",
+        "rate",
+        "workload",
+        "steps",
+        "seed",
+        "compression",
+        "python",
+        "here",
+    ),
 )
 """What a command or environment value in a target.toml may contain, in braces."""
+
+MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
+"""Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,8 @@ class Target:
     """A system under test.
 
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
-    ``claims`` by update mode; an update mode without claims is not supported.
+    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``MODES`` that it
+    takes.
     """
 
     name: str
@@ -60,19 +77,45 @@ class Target:
     tf_config: bool = True
     here: Path = field(default_factory=Path.cwd)
     defects: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ("ledger",)
+    modes: tuple[str, ...] = ()
+    compressions: tuple[str, ...] = ("none",)
 
-    def claimed(self, layout: Layout) -> Claims:
-        """The claims that hold for a layout; raises BadInput if the target does not support it."""
+    def claimed(self, layout: Layout, compression: str = "none") -> Claims:
+        """The claims that hold for a layout; raises BadInput if the target does not support it.
+
+        A worker that compresses gradients promises error feedback, not that they arrive whole.
+        """
+        claims = self._claimed(layout)
+        if compression == "none" or claims.compression == "any":
+            return claims
+        return Claims.from_dict({**claims.as_dict(), "compression": "error-feedback"})
+
+    def _claimed(self, layout: Layout) -> Claims:
         if layout.update not in self.claims:
             valid = [update for update in UPDATES if update in self.claims]
             raise BadInput("--update", f"target {self.name} has no such mode", value=layout.update, choices=valid)
-        claims = self.claims[layout.update]
+        claims = self._with_modes(self.claims[layout.update], layout)
         if layout.update == "async" or claims.reduction == "none":
             return claims
         if layout.reduction not in self.reductions:
             problem = f"target {self.name} has no such reduction"
             raise BadInput("--reduction", problem, value=layout.reduction, choices=self.reductions)
         return Claims.from_dict({**claims.as_dict(), "reduction": layout.reduction})
+
+    def _with_modes(self, claims: Claims, layout: Layout) -> Claims:
+        """What is claimed with the options of ``MODES`` that are given; a dimension that is not claimed stays so."""
+        for name, (dimension, level) in MODES.items():
+            option, value, usual = f"--{name}", getattr(layout, name), getattr(Layout(), name)
+            if value != usual and name not in self.modes:
+                hint = f"A command in the target file that contains {{{name}}} takes it"
+                raise BadInput(option, f"target {self.name} has no such option", value=value, hint=hint)
+            if value != usual and claims.level(dimension) != "none":
+                claims = Claims.from_dict({**claims.as_dict(), dimension: level})
+            elif value == usual and claims.level(dimension) == level:
+                hint = f"Give {option}"
+                raise BadInput(option, f"target {self.name} claims {dimension} {level}", value=value, hint=hint)
+        return claims
 
     def command(
         self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
@@ -104,6 +147,10 @@ class Target:
             "layout": layout.text,
             "update": layout.update,
             "reduction": layout.reduction,
+            "quorum": layout.quorum,
+            "staleness": -1 if layout.staleness is None else layout.staleness,
+            "rate": layout.rate,
+            "compression": "none",
             "python": sys.executable,
             "here": self.here,
             **workload,

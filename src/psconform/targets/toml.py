@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from string import Formatter
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..layout import REDUCTIONS, UPDATES
-from .target import PLACEHOLDERS, Job, Ready, Target, fill
+from ..workloads import WORKLOADS
+from .target import MODES, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
 
@@ -45,6 +47,8 @@ class _File(_Strict):
     tf_config: bool = True
     env: dict[str, str] = {}
     reductions: Annotated[list[str], Field(min_length=1)] = list(REDUCTIONS)
+    workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
+    compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
     claims: dict[str, dict[str, str]]
 
 
@@ -69,6 +73,9 @@ def load_target(path: Path) -> Target:
     for reduction in file.reductions:
         if reduction not in REDUCTIONS:
             raise BadInput(f"{path}: reductions", "unknown reduction", value=reduction, choices=REDUCTIONS)
+    for workload in file.workloads:
+        if workload not in WORKLOADS:
+            raise BadInput(f"{path}: workloads", "unknown workload", value=workload, choices=WORKLOADS)
     jobs = {}
     for name, job in (("ps", file.jobs.ps), ("worker", file.jobs.worker)):
         env = tuple({**file.env, **job.env}.items())
@@ -91,7 +98,16 @@ def load_target(path: Path) -> Target:
         reductions=tuple(file.reductions),
         tf_config=file.tf_config,
         here=here,
+        workloads=tuple(file.workloads),
+        modes=tuple(mode for mode in MODES if any(_uses(job, mode) for job in jobs.values())),
+        compressions=tuple(file.compressions),
     )
+
+
+def _uses(job: Job, placeholder: str) -> bool:
+    """A command or an environment value of this job contains it."""
+    texts = [*job.command, *(text for _, text in job.env)]
+    return any(name == placeholder for text in texts for _, name, _, _ in Formatter().parse(text))
 
 
 def _check_template(text: str, *, place: str) -> None:

@@ -1,0 +1,205 @@
+"""How surely psconform finds bugs, and how rarely it cries wolf: every seeded defect, and the healthy trainer.
+
+``python benchmarks/detection.py`` runs real clusters and prints two tables; ``--write docs/detection.md`` writes them.
+It resumes: results are lines of a file, and those of the same code are counted instead of being run again. Exit code 1
+if a defect was found in fewer than 19 of 20 runs or anybody was accused for nothing, 2 if runs are missing (--budget,
+Ctrl-C), else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detected import LONGEST, NONE, Result, describe, is_right, page, remarks, rows_of, tables
+from machine import machine, today, versions
+from rich.console import Console
+
+from psconform import judge
+from psconform.errors import PsconformError
+from psconform.history.manifest import STEPS
+from psconform.layout import NAMED, Layout
+from psconform.runner.draw import drawn
+from psconform.runner.session import Session
+from psconform.targets.defects import DEFECTS
+
+ROOT = Path(__file__).parent.parent
+STORE = Path(__file__).parent / ".detection" / "results.jsonl"
+RUNS, HEALTHY = 20, 300
+NO_INFLUENCE = ("report", "cli.py", "plugin.py", "doctor.py")
+"""In src/psconform: what cannot change a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run to make: ``defect`` is empty for the healthy trainer."""
+
+    defect: str
+    update: str
+    seed: int
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """What a result is filed under, besides the code."""
+        return key_of(self.defect, self.update, self.seed, self.options)
+
+
+def key_of(defect: str, update: str, seed: int, options: dict[str, Any]) -> str:
+    """All that makes a run what it is."""
+    return json.dumps([defect, update, seed, options], sort_keys=True)
+
+
+def stamp(root: Path = ROOT) -> str:
+    """Hash over the sources that can influence a verdict: results of other code are not counted."""
+    digest = hashlib.sha256()
+    for top in ("src/psconform", "reference_impl"):
+        for path in sorted((root / top).rglob("*.py")):
+            place = path.relative_to(root / top)
+            if top == "src/psconform" and place.parts[0] in NO_INFLUENCE:
+                continue
+            digest.update(f"{top}/{place.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def defect_cases(name: str, update: str, runs: int) -> list[Case]:
+    """Runs of one defect: the default layout and length, or what it needs beyond them."""
+    needs, usual = DEFECTS[name], Layout.parse(NAMED["default"])
+    layout = Layout(ps=max(usual.ps, needs.ps), workers=max(usual.workers, needs.workers)).text
+    steps = max(STEPS, needs.steps, -(-needs.gradients // Layout.parse(layout).workers))
+    options = {"layout": layout, "steps": steps, "reduction": "mean", **needs.options}
+    return [Case(defect=name, update=update, seed=seed, options=options) for seed in range(runs)]
+
+
+def healthy_cases(runs: int) -> list[Case]:
+    """Runs of the healthy trainer: mode, reduction, layout, length and read pattern drawn, each from its own seed."""
+    cases = []
+    for seed in range(runs):
+        generator = random.Random(f"healthy:{seed}")
+        update = ("sync", "async")[seed % 2]
+        reduction = generator.choice(("mean", "sum")) if update == "sync" else "mean"
+        options = drawn(seed, 0, update=update, steps=LONGEST, needs=NONE)
+        cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": reduction}))
+    return cases
+
+
+def load(store: Path, code: str) -> dict[str, Result]:
+    """Results of this code so far; a line cut off by a crash is left out, whatever else is wrong is an error."""
+    results: dict[str, Result] = {}
+    text = store.read_text(encoding="utf-8") if store.exists() else ""
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            result = json.loads(line)
+            if result["code"] == code:
+                results[key_of(*(result[name] for name in ("defect", "update", "seed", "options")))] = result
+    return results
+
+
+def append(store: Path, result: Result) -> None:
+    """One line, in one write; a line that was cut off before it is removed."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.open("ab+") as file:
+        file.seek(0)
+        data = file.read()
+        file.truncate(data.rfind(b"\n") + 1)
+        file.write(json.dumps(result).encode() + b"\n")
+
+
+def run_case(case: Case, *, session: Session, folder: Path) -> Result:
+    """One real cluster. The folder of a run that is as it should be is deleted, any other is kept and named."""
+    options = {**case.options, "update": case.update, "seed": case.seed, "defect": case.defect}
+    result = {"defect": case.defect, "update": case.update, "seed": case.seed, "options": case.options}
+    try:
+        run = judge(**options, session=session, out=folder)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except PsconformError as error:
+        return result | {"error": " ".join(str(error).split()), "folder": str(folder), "statuses": {}, "times_s": {}}
+    result["statuses"] = {name: verdict.status for name, verdict in run.verdicts.items()}
+    result |= {"times_s": run.as_dict()["times_s"], "repeat": run.repeat, "folder": str(folder)}
+    if is_right(result):
+        shutil.rmtree(folder, ignore_errors=True)
+        result["folder"] = None
+    return result
+
+
+def pending(cases: list[Case], results: dict[str, Result]) -> Iterator[Case]:
+    """What has not been run yet, the rows in turn, so that a budget that runs out leaves them all equally long."""
+    rows: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        rows.setdefault((case.defect, case.update), []).append(case)
+    longest = max(map(len, rows.values()), default=0)
+    for position in range(longest):
+        for row in rows.values():
+            share = position * len(row) // longest, (position + 1) * len(row) // longest
+            yield from (case for case in row[slice(*share)] if case.key not in results)
+
+
+def measure(cases: list[Case], *, store: Path, code: str, deadline: float, console: Console) -> list[Result]:
+    """Run what is missing until the deadline or Ctrl-C; returns the results of these cases."""
+    results = load(store, code)
+    todo = list(pending(cases, results))
+    console.print(f"{len(cases)} runs, {len(cases) - len(todo)} of them in {store} (code {code})")
+    base = store.parent / "runs"
+    try:
+        with Session() as session:
+            for number, case in enumerate(todo, start=1):
+                if time.monotonic() > deadline:
+                    console.print("the budget is spent")
+                    break
+                folder = base / f"{case.defect or 'healthy'}-{case.update}-{case.seed}-{os.urandom(2).hex()}"
+                result = run_case(case, session=session, folder=folder) | {"code": code, "date": today()}
+                append(store, result)
+                results[case.key] = result
+                if not is_right(result) or number % 20 == 0:
+                    console.print(f"{number} of {len(todo)}: {describe(result)}")
+    except KeyboardInterrupt:
+        console.print("interrupted; what has finished is stored")
+    return [results[case.key] for case in cases if case.key in results]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure what is missing, print the tables; 0 if all is well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each defect and mode (default {RUNS})")
+    parser.add_argument("--healthy", type=int, default=HEALTHY, help=f"runs without defect (default {HEALTHY})")
+    parser.add_argument("--only", metavar="DEFECT", choices=DEFECTS, help="this defect, and no healthy runs")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="start no run after so long")
+    parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/detection.md")
+    options = parser.parse_args(arguments)
+    if options.runs < 0 or options.healthy < 0:
+        parser.error("--runs and --healthy must not be negative")
+    names = [options.only] if options.only else list(DEFECTS)
+    cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
+    cases += [] if options.only else healthy_cases(options.healthy)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    where = f"{machine()}; {versions()}; {today()}; code {stamp()}."
+    results = measure(
+        cases, store=options.store, code=stamp(), deadline=time.monotonic() + options.budget, console=console
+    )
+    rows = rows_of(results)
+    sys.stdout.write(tables(rows) + "\n" + "".join(f"* {line}\n" for line in remarks(rows, asked=len(cases))))
+    if options.write:
+        given = f"--runs {options.runs} --healthy {options.healthy}"
+        given += f" --only {options.only}" if options.only else ""
+        command = f"python benchmarks/detection.py {given} --write {options.write}"
+        text = page(rows, asked=len(cases), where=where, command=command)
+        options.write.write_text(text, encoding="utf-8")
+    return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

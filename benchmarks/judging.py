@@ -1,0 +1,170 @@
+"""How long judging takes, and how it grows: synthetic runs of up to 1,000,000 updates, from files to verdicts.
+
+    python benchmarks/judging.py            # a table; --write docs/judging.md puts it into the docs
+
+Each row writes a run folder of an async run (one ``update`` event per update, one read per ten) and judges it in a
+process of its own on one core, whose time and peak memory are taken. The growth figures compare cost per event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from psconform.claims import ASYNC
+from psconform.history.build import RUNNER
+from psconform.history.manifest import Manifest, Workload
+from psconform.layout import Layout
+from psconform.probe import UNIT, EventLog
+from psconform.runner.folder import new_folder
+
+READ_EVERY = 10
+SIZES = ((100_000, 8), (1_000_000, 8), (1_000_000, 2), (1_000_000, 32))
+"""(updates, workers)."""
+SHARDS = 4
+
+
+def write_run(folder: Path, *, updates: int, workers: int, shards: int = SHARDS) -> Path:
+    """A run folder as a healthy async trainer leaves it, its workers taking turns."""
+    folder = new_folder(folder)
+    steps = updates // workers
+    layout = Layout(ps=shards, workers=workers, update="async")
+    manifest = Manifest(
+        run="synthetic",
+        created="2026-01-01T00:00:00+0000",
+        target="synthetic",
+        source="benchmarks/judging.py",
+        layout=layout,
+        claims=ASYNC,
+        workload=Workload(steps=steps, unit=UNIT, read_every=READ_EVERY),
+        status="finished",
+    )
+    manifest.write(folder)
+    for worker in range(workers):
+        lines = _lines(worker, workers=workers, steps=steps, shards=shards)
+        with (folder / "events" / f"worker-{worker}.jsonl").open("wb") as file:
+            crc = 0
+            for seq, (kind, fields) in enumerate(lines):
+                body = f'{{"kind":"{kind}","seq":{seq},"mono_ns":{seq * 1000}{fields}'.encode()
+                crc = zlib.crc32(body, crc)
+                file.write(b'%s,"crc":"%08x"}\n' % (body, crc))
+    log = EventLog(folder / "events" / f"{RUNNER.slug}.jsonl", run=manifest.run, task=str(RUNNER), incarnation=0)
+    for task in layout.tasks:
+        log.write("exit", of=str(task), status=0)
+    log.close()
+    return folder
+
+
+def _lines(worker: int, *, workers: int, steps: int, shards: int) -> Any:
+    boot = ',"boot":"","pid":1'
+    yield "start", f',"schema":1,"run":"synthetic","task":"worker:{worker}","incarnation":0{boot}'
+    nonce = f',"nonce":{json.dumps([7.0 + shard for shard in range(shards)], separators=(",", ":"))}'
+    if worker == 0:
+        yield "init", nonce
+    for step in range(steps):
+        if step % READ_EVERY == 0:
+            yield "read", f',"step":{step}{_read(step, worker, workers, shards)}{nonce if step == 0 else ""}'
+        version = step * workers + worker + 1
+        yield "update", f',"step":{step},"outcome":"ok","versions":{_list([version] * shards)}'
+    yield "done", ""
+    yield "read", f',"step":{steps}{_read(steps, 0, workers, shards)},"final":true,"absent":[]'
+    yield "end", ',"reason":"closed"'
+
+
+def _read(step: int, worker: int, workers: int, shards: int) -> str:
+    clock = _list([step + 1] * worker + [step] * (workers - worker))
+    version = step * workers + worker
+    return f',"clock":[{",".join([clock] * shards)}],"versions":{_list([version] * shards)}'
+
+
+def _list(numbers: list[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"
+
+
+_JUDGE = """
+import resource, sys, time
+from pathlib import Path
+from psconform.runner.verdicts import judge_folder
+began = time.process_time()
+judged = judge_folder(Path(sys.argv[1]))
+taken = time.process_time() - began
+assert judged.exit_code == 0, judged.as_dict()
+print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def measure(folder: Path) -> tuple[float, float]:
+    """CPU seconds from files to verdicts, and peak memory in MiB, of a process on one core."""
+    done = subprocess.run(
+        [sys.executable, "-c", _JUDGE, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    )
+    seconds, mib = map(float, done.stdout.split())
+    return seconds, mib
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown, and what grows how."""
+    lines = ["| updates | workers | reads | seconds | MiB | microseconds per event |", "|--:|--:|--:|--:|--:|--:|"]
+    for row in rows:
+        lines.append(
+            f"| {row['updates']:,} | {row['workers']} | {row['reads']:,} | {row['seconds']:.2f} | {row['mib']:.0f} | "
+            f"{row['per_event']:.2f} |"
+        )
+    cost = {(row["updates"], row["workers"]): row["per_event"] for row in rows}
+    for (a, b), what in (
+        (((100_000, 8), (1_000_000, 8)), "from 100,000 to 1,000,000 updates"),
+        (((1_000_000, 2), (1_000_000, 32)), "from 2 to 32 workers"),
+    ):
+        if a in cost and b in cost:
+            lines += ["", f"Cost per event {what}: x {cost[b] / cost[a]:.2f}."]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write the docs if asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--repeat", type=int, default=3, help="judge each run so often; the median counts")
+    parser.add_argument("--write", type=Path, help="put the table into this Markdown file")
+    options = parser.parse_args()
+    rows, folder = [], Path(tempfile.mkdtemp(prefix="psconform-judging-"))
+    try:
+        for number, (updates, workers) in enumerate(SIZES):
+            run = write_run(folder / str(number), updates=updates, workers=workers)
+            found = [measure(run) for _ in range(options.repeat)]
+            seconds, reads = statistics.median(taken for taken, _ in found), updates // READ_EVERY + workers
+            rows.append(
+                {
+                    "updates": updates,
+                    "workers": workers,
+                    "reads": reads,
+                    "seconds": seconds,
+                    "mib": max(mib for _, mib in found),
+                    "per_event": 1e6 * seconds / (updates + reads),
+                }
+            )
+            shutil.rmtree(run)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = table(rows)
+    sys.stdout.write(text + "\n")
+    if options.write:
+        head = f"# Speed of judging\n\nMeasured on {time.strftime('%Y-%m-%d')} with `python benchmarks/judging.py`"
+        options.write.write_text(f"{head}: {SHARDS} shards, one core.\n\n{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Parameter servers that break a promise, one subclass each: the healthy one knows nothing of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from .shard import Shard, ShardConfig, Tensor
+
+EVERY = 5
+"""Defects of reading strike at each step s > 0 with s % EVERY == 3."""
+
+
+def victim(config: ShardConfig) -> tuple[int, int]:
+    """(worker, step) that a defect of a single gradient strikes, drawn from the seed."""
+    return config.seed % config.workers, (config.seed // config.workers + config.steps // 2) % config.steps
+
+
+def strikes(config: ShardConfig, step: int) -> bool:
+    return step == 1 if config.steps < EVERY else step % EVERY == 3
+
+
+class _Scaled(Shard):
+    """One gradient counts ``factor`` times."""
+
+    factor = 1.0
+
+    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
+        whose, when = victim(self.config)
+        if worker != whose:
+            return gradient
+        return tf.where(tf.equal(step, float(when)), self.factor * gradient, gradient)
+
+
+class DropGradient(_Scaled):
+    factor = 0.0
+
+
+class ApplyTwice(_Scaled):
+    factor = 2.0
+
+
+class LoseShardUpdate(_Scaled):
+    factor = 0.0
+
+    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
+        return super().contribution(gradient, worker, step) if self.index == 0 else gradient
+
+
+class _Every500th(Shard):
+    """Of all gradients that a ps accepts, of whatever worker, every 500th counts ``factor`` times."""
+
+    factor = 1.0
+
+    def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
+        factors = np.where(np.arange(self.shape[1]) < self.config.slots, self.factor, 1.0).astype(np.float32)
+        return tf.where(tf.equal(tf.reduce_max(totals) % 500, 499), delta * factors, delta)
+
+
+class FlipSign(_Every500th):
+    factor = -1.0
+
+
+class Scale500th(_Every500th):
+    factor = 1.5
+
+
+class SumNotMean(Shard):
+    def weight(self) -> float:
+        return 1.0
+
+
+class WrongN(Shard):
+    def weight(self) -> float:
+        return 1.0 / (self.config.workers + 1)
+
+
+class UnequalWeights(Shard):
+    """Weighs gradients by batch shares 1 : 2 : 3 ..."""
+
+    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
+        return gradient * (2.0 * (worker + 1) / (self.config.workers + 1))
+
+
+class OutOfRound(Shard):
+    """Takes a gradient in whatever round is open."""
+
+    def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
+        del version
+        return tf.equal(applied, step)
+
+
+class EarlyCommit(OutOfRound):
+    def quorum(self) -> int:
+        return self.config.workers - 1
+
+
+class UnlockedUpdates(Shard):
+    """Only the counters change under the lock: parameters are read, worked on and written back beside it."""
+
+    def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
+        slots, columns = self.config.slots, self.shape[1]
+        with self.device():
+            before = tf.identity(self.state.sparse_read([0])[0, :slots])
+            with tf.control_dependencies([before]):
+                after = before - message[:slots] + work(before)
+            with tf.control_dependencies([self.state[0, :slots].assign(after)]):
+                counters = tf.concat([tf.zeros([slots]), message[slots:]], 0)
+        assert counters.shape[0] == columns + 2
+        return super().push(counters, worker, pull=pull)
+
+
+def work(values: Tensor, size: int = 256, times: int = 4) -> Tensor:
+    """0.0, after some milliseconds of what an optimizer with second moments might compute of these values."""
+    power = tf.ones([size, size]) / size + 0.0 * tf.reduce_mean(values)
+    for _ in range(times):
+        power = tf.matmul(power, power)
+    return tf.minimum(tf.reduce_sum(tf.abs(power)), 0.0)
+
+
+class LateShard(Shard):
+    """A slow shard for whose commit nobody waits."""
+
+    late = False
+
+    def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
+        return super().push(tf.concat([message[:-1], [0.0]], 0) if self.late else message, worker, pull=pull)
+
+    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
+        return super()._transition(delta + work(delta) if self.late else delta, worker, step, pull=pull, at=at)
+
+
+class BFloat16(Shard):
+    """What an update touches is stored as a bfloat16."""
+
+    def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
+        row = self.state.sparse_read(tf.argmax(totals, output_type=tf.int32))
+        touched = tf.logical_and(tf.not_equal(delta, 0.0), np.arange(self.shape[1]) < self.config.slots)
+        stored = tf.cast(tf.cast(row - delta, tf.bfloat16), tf.float32)
+        return tf.where(touched, row - stored, delta)
+
+
+class Clip(Shard):
+    """Gradients of more than ``most`` are scaled down to that norm, and nobody is told."""
+
+    most = 30_000.0
+
+    def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
+        return tf.clip_by_norm(gradient, self.most)

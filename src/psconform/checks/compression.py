@@ -1,0 +1,149 @@
+"""C4: what compression, clipping or rounding may do to a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..history.columns import OK, UNKNOWN, Bools, Floats, Ints, Values
+from ..history.model import History, Worker
+from ..probe import TOLERANCE, UNIT, DenseLedger
+from ..verdict import Verdict, unknown, valid, violated
+from .changes import AGAIN, CAPPED, KINDS, LOST, SCALED, UNCHANGED, Changes, common_factor
+from .witness import MOST
+
+
+def compression(history: History) -> Verdict:
+    """C4: an acknowledged gradient arrives as its compression promises.
+
+    lossless: entry by entry as sent. Each gradient of the dense ledger has eight entries of different magnitudes in
+    slots of its own, and a norm that changes from step to step; the final reads say what became of them: lost, sign
+    flipped, applied again, scaled as a whole (clipping by norm), capped (clipping by value), sparsified (top-k),
+    rounded (to how many bits), or changed otherwise. A factor that all share is named once: it is a weight, for which
+    workload ledger has S5 and A1. What is lost or applied again whole is allowed where delivery allows it.
+
+    error-feedback: what a worker has not sent it keeps and adds to its next gradient (Karimireddy et al. 2019, "Error
+    Feedback Fixes SignSGD and other Gradient Compression Schemes"): per worker, variable and entry, applied + weight x
+    residual = pushed, where the residual is that of ``probe.residual`` after the last push. A weight is minus what
+    reaches the parameters of a gradient of 1.
+
+    Assumes: final reads with full values that agree; plain SGD. Entries are equal within a relative 1e-5 (float32).
+    """
+    reads = [worker.reads.values[index] for worker, index in history.finals if index in worker.reads.values]
+    if not reads:
+        return unknown(history.no_final if not history.finals else "no final read has full values")
+    if history.claims.compression == "error-feedback":
+        return _error_feedback(history, reads)
+    found = [_changes(history, values) for values in reads]
+    kinds = np.array([_allowed(history, changes.kind) for changes in found])
+    wrong = (kinds != UNCHANGED).all(axis=0)  # what one of them shows unchanged has arrived
+    factor = common_factor(found[0])
+    lines = []
+    if factor != 1.0:
+        lines.append(f"every gradient was scaled by {factor:.4g}: a weight, see S5 and A1 on workload ledger")
+        found[0] = Changes(found[0].sent, found[0].arrived / factor, found[0].weight * factor)
+        kinds[0] = _allowed(history, found[0].kind)
+        wrong = kinds[0] != UNCHANGED
+    number = {KINDS[code]: int((wrong & (kinds[0] == code)).any(axis=0).sum()) for code in np.unique(kinds[0][wrong])}
+    if wrong.any():
+        lines += [*_summary(history, found[0], kinds[0] * wrong), *_each(history, found[0], kinds[0] * wrong)]
+    if lines:
+        return violated(lines, **number)
+    if any(not np.array_equal(reads[0], values) for values in reads[1:]):
+        return unknown("final reads disagree about what is in the parameters")
+    return valid(f"{int(history.accepted.sum())} gradients, entry by entry")
+
+
+def _ledger(history: History) -> DenseLedger:
+    return DenseLedger(workers=history.layout.workers, steps=history.steps)
+
+
+def _entries(history: History, values: Values) -> Floats:
+    """Values of all variables by gradient, float64[V, W, K, 2 x entries]."""
+    half, entries = _ledger(history).half, DenseLedger.entries
+    shape = (len(values), history.layout.workers, history.steps, entries)
+    ends = values[:, :half].reshape(shape), values[:, half + 1 :].reshape(shape)
+    return np.concatenate(ends, axis=3).astype(np.float64)
+
+
+def _changes(history: History, values: Values) -> Changes:
+    weight = float(history.workload.unit or 0.0) / UNIT
+    sent = np.array([_ledger(history).magnitudes(step) for step in range(history.steps)])
+    arrived = _entries(history, values) / -weight + 0.0  # 0, not -0
+    return Changes(np.broadcast_to(sent, arrived.shape), arrived, weight)
+
+
+def _allowed(history: History, kind: Ints) -> Ints:
+    """The same kinds, ``UNCHANGED`` where nobody has promised otherwise."""
+    delivery, fine = history.claims.delivery, kind == UNCHANGED
+    fine |= (kind == LOST) & (~history.accepted | (delivery in ("none", "at-most-once")))
+    fine |= (kind == AGAIN) & (delivery in ("none", "at-least-once"))
+    fine |= ~np.isin(history.outcomes, (OK, UNKNOWN))  # a phantom, or one that was refused: R1's business
+    return np.where(fine, UNCHANGED, kind)
+
+
+def _summary(history: History, changes: Changes, kind: Ints) -> Iterator[str]:
+    """One line for each kind: how many gradients, and whether it is their norm that decides."""
+    total = np.count_nonzero(history.outcomes)
+    norms = np.linalg.norm(changes.sent[0, 0], axis=1)  # by step, of one variable
+    for code in np.unique(kind[kind != UNCHANGED]).tolist():
+        mine: Bools = (kind == code).any(axis=0)  # [W, K]
+        text = f"{int(mine.sum())} of {total} gradients {'were' if code != LOST else 'are'} {KINDS[code]}"
+        struck, spared = (np.broadcast_to(norms, mine.shape)[which] for which in (mine, ~mine & (history.outcomes > 0)))
+        by_norm = bool(spared.size) and struck.min() > spared.max() * (1 + TOLERANCE)
+        if by_norm:
+            text += f": all of norm {struck.min():.6g} and more, none of {spared.max():.6g} and less"
+        arrived = np.linalg.norm(changes.arrived[kind == code], axis=1)
+        by_norm = by_norm or np.ptp(struck) > TOLERANCE * struck.max()
+        if code == SCALED and by_norm and np.ptp(arrived) <= TOLERANCE * arrived.max():
+            text += f" (clipped to norm {arrived[0]:.6g})"
+        caps = changes.cap[kind == code]
+        if code == CAPPED and np.ptp(caps) <= TOLERANCE * caps.max():
+            text += f", all at {caps[0]:.6g}"
+        yield text
+
+
+def _each(history: History, changes: Changes, kind: Ints) -> Iterator[str]:
+    for peer, step, variable in np.argwhere((kind != UNCHANGED).transpose(1, 2, 0)).tolist()[:MOST]:
+        what = changes.describe((variable, peer, step), int(kind[variable, peer, step]))
+        yield f"worker:{peer} step {step} in {history.variable(variable)}: {what}"
+
+
+def _error_feedback(history: History, reads: list[Values]) -> Verdict:
+    lines: list[str] = []
+    for worker in history.workers:
+        if worker.residual is None:
+            return unknown(f"{worker} recorded no residual: does the trainer call probe.residual?")
+        if not (worker.pushes.outcome == OK).all():
+            return unknown(f"not every push of {worker} was accepted: what it carried of others is not known")
+        lines += _missing(history, worker, worker.residual, reads)
+    if lines:
+        return violated(lines)
+    if any(not np.array_equal(reads[0], values) for values in reads[1:]):
+        return unknown("final reads disagree about what is in the parameters")
+    kept = sum(np.count_nonzero(worker.residual) for worker in history.workers if worker.residual is not None)
+    return valid(f"{int(history.accepted.sum())} gradients; {kept} entries are still in residuals")
+
+
+def _missing(history: History, worker: Worker, residual: Values, reads: list[Values]) -> Iterator[str]:
+    """Where what was applied of a worker's gradients and what it has kept is not what it pushed."""
+    mine, kept = worker.index, _entries(history, residual)
+    others = np.count_nonzero(np.delete(kept, mine, axis=1), axis=(1, 2, 3))
+    for variable in np.flatnonzero(others).tolist():
+        yield f"{worker} keeps others' gradients in its residual of {history.variable(variable)}"
+    changes = [_changes(history, values) for values in reads]
+    sent = np.where((history.outcomes[mine] == OK)[:, None], changes[0].sent[:, mine], 0.0)  # [V, K, E]
+    # each final read alone: what all of them lack is missing
+    off = np.array(
+        [np.abs(c.arrived[:, mine] + kept[:, mine] - sent) > TOLERANCE * np.abs(c.sent[:, mine]) for c in changes]
+    )
+    wrong: Bools = np.asarray(off.all(axis=0))
+    for variable in np.flatnonzero(np.count_nonzero(wrong, axis=(1, 2))).tolist():
+        step, entry = np.argwhere(wrong[variable])[0].tolist()
+        arrived = changes[0].arrived[variable, mine, step, entry]
+        yield (
+            f"{worker} in {history.variable(variable)}: {int(wrong[variable].sum())} of {wrong[variable].size} entries "
+            f"do not add up; of step {step}, {sent[variable, step, entry]:.6g} was pushed, {arrived:.6g} applied, "
+            f"{kept[variable, mine, step, entry]:.6g} is in the residual"
+        )

@@ -1,0 +1,123 @@
+"""S2: rounds that some of the workers complete (sync with backup workers)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..history.columns import FAILED, Ints
+from ..history.model import History, Worker
+from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .witness import at_most
+
+
+def r_of_n(history: History) -> Verdict:
+    """S2: commit k takes exactly R gradients, all computed at the current version; late ones leave no trace.
+
+    Synchronous training with backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD"; TensorFlow's
+    ``SyncReplicasOptimizer(replicas_to_aggregate=R)``). Judged on what reads show: a whole number of rounds of R
+    gradients each, as many as the version says where versions are reported; a gradient computed on a read of round c is
+    in every read of round c+1 or later (or in none at all), and in the acknowledgement, where that names versions, it
+    is accepted for c+1; one that is acknowledged as failed shows in no read. Worked interleaving, R = 2: worker:2
+    reads version 7 and is slow; worker:0 and worker:1 complete round 7; worker:2's gradient is taken into round 8 all
+    the same: reads of version 8 lack it, those of version 9 have it.
+
+    Assumes: a final read; that the reads on which gradients were computed are recorded.
+    """
+    if not history.layout.quorum:
+        return not_judged("needs --quorum R")
+    if not history.finals:
+        return unknown(history.no_final)
+    counters = counts_rounds(history)
+    lines: list[str] = []
+    late = 0
+    for worker in history.workers:
+        lines += at_most(_rounds_off(history, worker, counters=counters))
+    for worker in history.workers:
+        lines += at_most(_out_of_round(history, worker))
+        late += int((worker.pushes.outcome == FAILED).sum())
+    for peer, step in np.argwhere((history.outcomes == FAILED) & history.last.ever.any(axis=0)).tolist():
+        lines.append(f"{history.gradient(peer, step)}, was refused as late and is in the final reads")
+    if lines:
+        return violated(lines)
+    for worker in history.workers:
+        for step in worker.pushes.step[worker.pushes.read < 0][:1]:
+            return unknown(f"{worker} pushed step {step} without a read before: at which version, nobody knows")
+    return valid(f"rounds of {history.layout.quorum}, {late} late gradients dropped", late=late)
+
+
+def shown(worker: Worker, variable: int) -> Ints:
+    """How many gradients each read shows in a variable, int64[R]; one at any weight counts as one."""
+    odd = worker.reads.odd.take(worker.reads.odd.variable == variable)
+    times = np.where(np.isfinite(odd.most), np.rint(odd.most), 1.0).astype(np.int64)
+    extra = np.where(odd.zero, -1, np.maximum(times, 1) - 1)
+    return np.asarray(worker.reads.clock[:, variable].sum(axis=1) + worker.reads.tally(odd, extra))
+
+
+def counts_rounds(history: History) -> bool:
+    """The reported versions, one per ps, are meant as a count of rounds, not of gradients, as with some servers."""
+    if history.shards is None:
+        return False
+    for worker in history.workers:
+        versions = worker.reads.versions
+        if versions is None or versions.shape[1] != history.layout.ps:
+            return False
+        for variable, shard in enumerate(history.shards):
+            number = shown(worker, variable)
+            if history.layout.quorum > 1 and number.any() and (number == versions[:, shard]).all():
+                return False
+    return True
+
+
+def _rounds_off(history: History, worker: Worker, *, counters: bool) -> Iterator[str]:
+    """Reads that show no whole number of rounds, or another one than the version says."""
+    reads, size = worker.reads, history.layout.quorum
+    for variable in range(history.variables):
+        number = shown(worker, variable)
+        wrong = number % size != 0
+        if counters and reads.versions is not None and history.shards is not None:
+            wrong |= number != size * reads.versions[:, history.shards[variable]]
+        for index in np.flatnonzero(wrong).tolist():
+            yield (
+                f"{history.saw(worker, index, variable)}, which shows {number[index]} gradients: rounds of {size} "
+                f"make {number[index] / size:.4g}"
+            )
+
+
+def _out_of_round(history: History, worker: Worker) -> Iterator[str]:
+    """Gradients of this worker that were applied at another version than the one after that of their read."""
+    pushes, size, mine = worker.pushes, history.layout.quorum, worker.index
+    known = pushes.take(pushes.read >= 0)
+    for variable in range(history.variables):
+        computed = shown(worker, variable)[known.read] // size
+        missing = _last_without(history, variable, mine)[known.step]
+        wrong = history.last.ever[variable, mine, known.step] & (missing > computed)
+        for at in np.flatnonzero(wrong).tolist():
+            yield (
+                f"{history.gradient(mine, int(known.step[at]))}, computed at version {computed[at]} of "
+                f"{history.variable(variable)}, is in it in the end, but not at version {missing[at]}"
+            )
+    versions, accepted = worker.reads.versions, pushes.ok.take(pushes.ok.read >= 0)
+    if versions is None or accepted.same_width != versions.shape[1] or not counts_rounds(history):
+        return
+    read = versions[accepted.read]
+    for at, ps in np.argwhere(accepted.versions - 1 != read).tolist():
+        yield (
+            f"{history.gradient(mine, int(accepted.step[at]))}, computed at version {read[at, ps]} of ps:{ps}, was "
+            f"accepted for version {accepted.versions[at, ps]}"
+        )
+
+
+def _last_without(history: History, variable: int, peer: int) -> Ints:
+    """The latest round of which some read lacks each gradient of ``peer`` in a variable, int64[K]; -1: none."""
+    latest = np.full(history.steps + 1, -1, np.int64)
+    gaps = np.full(history.steps, -1, np.int64)
+    for worker in history.workers:
+        reads, rounds = worker.reads, shown(worker, variable) // history.layout.quorum
+        np.maximum.at(latest, reads.clock[:, variable, peer], rounds)  # lacks this step and all after it
+        odd = reads.odd.take(reads.odd.zero & (reads.odd.variable == variable) & (reads.odd.peer == peer))
+        if len(odd):
+            highest = np.maximum.accumulate(rounds)[odd.end - 1]
+            np.maximum.at(gaps, odd.step, highest)
+    return np.asarray(np.maximum(np.maximum.accumulate(latest)[: history.steps], gaps))
