@@ -29,7 +29,7 @@ from rich.console import Console
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.history.manifest import STEPS
-from psconform.layout import NAMED, Layout
+from psconform.layout import Layout
 from psconform.runner.draw import drawn
 from psconform.runner.session import Session
 from psconform.targets.defects import DEFECTS
@@ -75,8 +75,8 @@ def stamp(root: Path = ROOT) -> str:
 
 def defect_cases(name: str, update: str, runs: int) -> list[Case]:
     """Runs of one defect: the default layout and length, or what it needs beyond them."""
-    needs, usual = DEFECTS[name], Layout.parse(NAMED["default"])
-    layout = Layout(ps=max(usual.ps, needs.ps), workers=max(usual.workers, needs.workers)).text
+    needs = DEFECTS[name]
+    layout = needs.layout
     steps = max(STEPS, needs.steps, -(-needs.gradients // Layout.parse(layout).workers))
     options = {"layout": layout, "steps": steps, "reduction": "mean", **needs.options}
     return [Case(defect=name, update=update, seed=seed, options=options) for seed in range(runs)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -15,7 +16,13 @@ from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
 Numbers = st.SearchStrategy[int]
-ONE, UP_TO_3, UP_TO_4, USUAL_STEPS = st.just(1), st.integers(1, 3), st.integers(1, 4), st.integers(2, 60)
+NONE, ONE, UP_TO_3, UP_TO_4, USUAL_STEPS = (
+    st.just(0),
+    st.just(1),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(2, 60),
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Example:
     read_every: int = 1
     workload: str = "ledger"
     model: str = "softmax"
+    mode: tuple[tuple[str, Any], ...] = ()
 
 
 def examples(
@@ -44,9 +52,12 @@ def examples(
     read_every: Numbers = ONE,
     workload: str = "ledger",
     models: tuple[str, ...] = ("softmax",),
+    **mode: st.SearchStrategy[Any],
 ) -> st.SearchStrategy[Example]:
-    """Clusters of one update mode, within what the target supports."""
-    reductions = find_target(chosen.target).reductions if update == "sync" else ("mean",)
+    """Clusters of one update mode, within what the target supports; ``mode`` are other options of a run."""
+    target = find_target(chosen.target)
+    reductions = target.reductions if update == "sync" else ("mean",)
+    ps = ps if "ps" in target.exchanges else NONE
     return st.builds(
         Example,
         update=st.just(update),
@@ -59,13 +70,27 @@ def examples(
         read_every=read_every,
         workload=st.just(workload),
         model=st.sampled_from(models),
+        mode=st.fixed_dictionaries(mode).map(lambda drawn: tuple(drawn.items())),
     )
 
 
 def offers(workload: str) -> pytest.MarkDecorator:
     """A target that does not say that it trains a workload is not asked to."""
-    lacks = workload not in find_target(chosen.target).workloads
+    target = find_target(chosen.target)
+    lacks = workload not in target.workloads or (workload == "decayed-ledger" and "ps" not in target.exchanges)
     return pytest.mark.skipif(lacks, reason=f"the target does not train {workload} (workloads in its target.toml)")
+
+
+def takes(mode: str) -> pytest.MarkDecorator:
+    """A target whose commands do not contain the placeholder of a mode cannot be told to run in it."""
+    lacks = mode not in find_target(chosen.target).modes
+    return pytest.mark.skipif(lacks, reason=f"no command of the target takes {{{mode}}}")
+
+
+def exchanges(kind: str) -> pytest.MarkDecorator:
+    """A target with parameter servers has no replicas, one without has nothing else."""
+    lacks = kind not in find_target(chosen.target).exchanges
+    return pytest.mark.skipif(lacks, reason=f"the target does not exchange gradients by {kind}")
 
 
 def needs(update: str) -> pytest.MarkDecorator:
@@ -86,6 +111,7 @@ def must_hold(judge: Judge, example: Example) -> Run:
         read_every=min(example.read_every, example.steps),
         workload=example.workload,
         model=example.model,
+        **dict(example.mode),
     )
     if not run.valid:
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}", pytrace=False)

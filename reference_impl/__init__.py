@@ -1,1 +1,7 @@
-"""A minimal ps/worker trainer on TensorFlow's own distributed runtime: shard.py, then trainer.py."""
+"""A minimal trainer on TensorFlow's own runtime: shard.py and trainer.py with parameter servers, replica.py without."""
+
+import os
+
+os.environ.setdefault(
+    "TF_CPP_MIN_LOG_LEVEL", "2"
+)  # before TensorFlow is imported, wherever that is: it greets on stderr

@@ -31,7 +31,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m psconform.reference_impl",
         description="One task of a minimal TensorFlow ps/worker trainer; cluster and task come from TF_CONFIG "
-        "(jobs ps and worker; worker:0 is the chief).",
+        "(jobs ps and worker; worker:0 is the chief). Without a job ps every worker holds a replica, and they exchange "
+        "gradients by all-reduce.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -41,11 +42,14 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--quorum", type=int, default=0, help="sync: gradients that complete a round (0: all)")
     parser.add_argument("--staleness", type=int, default=-1, help="async: steps ahead of another worker (-1: any)")
     parser.add_argument("--rate", choices=RATES, default="constant", help="async: or divided by a gradient's staleness")
+    parser.add_argument("--local-steps", type=int, default=1, help="no ps: steps between averages of the replicas")
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    if options.local_steps < 1:
+        parser.error(f"--local-steps must be at least 1, got {options.local_steps}")
     if options.quorum and options.update != "sync":
         parser.error("--quorum is for --update sync")
     if options.rate != "constant" and options.update != "async":
@@ -64,7 +68,7 @@ def _place() -> tuple[dict[str, list[str]], str, int]:
         for address in (address for hosts in cluster.values() for address in hosts):
             if not re.fullmatch(r".+:\d{1,5}", address):
                 raise ValueError(f"no host:port: {address!r}")
-        if job not in ("ps", "worker") or not 0 <= index < len(cluster[job]) or not cluster["ps"]:
+        if job not in ("ps", "worker") or not 0 <= index < len(cluster[job]) or cluster.get("ps") == []:
             raise ValueError(f"no task {job}:{index} in the jobs ps and worker of {cluster}")
     except KeyError as error:
         raise SystemExit(f"TF_CONFIG: lacks {error}; see --help for an example") from None
@@ -79,6 +83,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     cluster, job, index = _place()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "ps" not in cluster:
+        _replica(options, workers=len(cluster["worker"]), task=f"{job}:{index}")
     from .defects import WORKERS, worker_type
     from .shard import ShardConfig, tf1
     from .trainer import serve
@@ -89,13 +95,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     if not 0 <= options.quorum <= len(cluster["worker"]):
         raise SystemExit(f"--quorum: must be between 1 and {len(cluster['worker'])}, or 0, got {options.quorum}")
     task, workers = f"{job}:{index}", len(cluster["worker"])
-    if os.environ.get("PSCONFORM_SPEC"):
-        try:
-            probe = Probe.from_env(task)
-        except (OSError, ValueError, KeyError) as error:
-            raise SystemExit(f"PSCONFORM_SPEC: {os.environ['PSCONFORM_SPEC']}: {error}") from None
-    else:
-        probe = Probe.detached(workers=workers, steps=options.steps, task=task)
+    probe = _probe(options, workers=workers, task=task)
     config = ShardConfig(
         slots=probe.slots,
         workers=workers,
@@ -117,6 +117,35 @@ def main(argv: list[str] | None = None) -> NoReturn:
         worker = worker_type(options.defect, config)(cluster, probe, config)
         worker.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
+    _end(task)
+
+
+def _probe(options: argparse.Namespace, *, workers: int, task: str) -> Probe:
+    if not os.environ.get("PSCONFORM_SPEC"):
+        return Probe.detached(workers=workers, steps=options.steps, task=task)
+    try:
+        return Probe.from_env(task)
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"PSCONFORM_SPEC: {os.environ['PSCONFORM_SPEC']}: {error}") from None
+
+
+def _replica(options: argparse.Namespace, *, workers: int, task: str) -> NoReturn:
+    """Be one worker of a cluster without ps."""
+    from .faulty_replicas import REPLICAS
+
+    if options.update != "sync" or options.quorum or options.compression != "none":
+        raise SystemExit("TF_CONFIG: no job ps: then --update must be sync, without --quorum and --compression")
+    if options.defect not in REPLICAS:
+        raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, REPLICAS))}")
+    probe = _probe(options, workers=workers, task=task)
+    kind = REPLICAS[options.defect]
+    replica = kind(probe, workers=workers, reduction=options.reduction, local_steps=options.local_steps)
+    replica.train()
+    logging.info("%s trained %d steps", task, probe.steps)
+    _end(task)
+
+
+def _end(task: str) -> NoReturn:
     logging.info("%s ends", task)
     logging.shutdown()
     # Without closing sessions and servers: closing one sends a last call to every ps, and waits for good for the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from psconform.reference_impl.defects import WORKERS
+from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
 from psconform.layout import UPDATES
@@ -17,7 +18,16 @@ CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect
 def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     defect = DEFECTS[name]
     steps = max(50, defect.steps, -(-defect.gradients // 3))  # of the three workers of the default layout
-    run = judge("reference", update=update, defect=name, steps=steps, seed=len(name), patience_s=20, **defect.options)
+    run = judge(
+        "reference",
+        layout=defect.layout,
+        update=update,
+        defect=name,
+        steps=steps,
+        seed=len(name),
+        patience_s=20,
+        **defect.options,
+    )
     meant = defect.meant_in(update)
     assert meant in run.violated, run.explain()
     assert set(run.violated) <= defect.concerns, run.explain()
@@ -39,6 +49,11 @@ MODES = [
     {"quorum": 1, "layout": "ps=3,worker=2", "reads": 2},
     {"quorum": 3, "layout": "ps=1,worker=3", "reduction": "sum", "steps": 10},
     {"quorum": 2, "slow": {"worker:1": 0.05}, "steps": 20},
+    {"layout": "ps=0,worker=3", "reads": 2},
+    {"layout": "ps=0,worker=2", "reduction": "sum", "workload": "dense-ledger"},
+    {"layout": "ps=0,worker=2", "workload": "digits", "model": "mlp", "steps": 60},
+    {"layout": "ps=0,worker=1", "local_steps": 4},
+    {"layout": "ps=0,worker=3", "local_steps": 7, "reads": 2, "slow": {"worker:1": 0.005}},
     {"update": "async", "staleness": 0},
     {"update": "async", "rate": "staleness-aware", "read_every": 2},
     {"update": "async", "rate": "staleness-aware", "staleness": 4, "layout": "ps=1,worker=4"},
@@ -51,7 +66,7 @@ MODES = [
 def test_healthy_trainer_keeps_what_it_promises_in_every_mode(judge, options):
     run = judge("reference", seed=6, **options)
     assert run.exit_code == 0, run.explain()
-    judged = {"quorum": "S2", "staleness": "A3", "rate": "A4"}
+    judged = {"quorum": "S2", "staleness": "A3", "rate": "A4", "local_steps": "C5"}
     for option in judged.keys() & options.keys():
         assert run.verdicts[judged[option]].status == "valid"
 
@@ -73,7 +88,7 @@ def test_one_worker_more_than_840_divides(judge):
 
 
 def test_registry_and_trainer_know_the_same_defects():
-    assert set(DEFECTS) == set(WORKERS) - {""}
+    assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS)) - {""}
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_named_layouts_are_what_they_say(name):
         ("ps=1.5,worker=3", "--layout: cannot read, got 'ps=1.5,worker=3'"),
         ("ps=2,worker=", "--layout: cannot read, got 'ps=2,worker='"),
         ("ps=2;worker=3", "--layout: cannot read, got 'ps=2;worker=3'"),
-        ("ps=0,worker=3", "--layout: ps must be between 1 and 64, got 0"),
+        ("ps=65,worker=3", "--layout: ps must be between 0 and 64, got 65"),
         ("ps=2,worker=65", "--layout: worker must be between 1 and 64, got 65"),
         ("ps=2,worker=999999", "--layout: worker must be between 1 and 64, got 999999"),
         ("ps=2,worker=" + "9" * 50, "--layout: cannot read"),

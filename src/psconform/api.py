@@ -91,6 +91,7 @@ def judge(
     quorum: int = 0,
     staleness: int | None = None,
     rate: str = "constant",
+    local_steps: int = 1,
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -113,12 +114,13 @@ def judge(
 
     Args:
         target: ``reference``, or the path of a target.toml.
-        layout: ``ps=2,worker=3`` or a name from ``psconform list layouts``.
+        layout: ``ps=2,worker=3`` (``ps=0``: all-reduce) or a name from ``psconform list layouts``.
         update: ``sync`` or ``async``.
         reduction: ``mean`` or ``sum``, of a sync round.
         quorum: sync only: gradients that complete a round, so that later ones are dropped; 0: those of all workers.
         staleness: async only: the most steps that a worker may be ahead of another; by default as many as it likes.
         rate: async only: ``constant``, or ``staleness-aware``: divided by the staleness of a gradient.
+        local_steps: layouts with ps=0: steps that a replica takes by itself before all are averaged.
         workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
@@ -150,6 +152,7 @@ def judge(
         quorum=quorum,
         staleness=staleness,
         rate=rate,
+        local_steps=local_steps,
         workload=workload,
         steps=steps,
         seed=seed,

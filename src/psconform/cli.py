@@ -49,7 +49,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 @app.command()
 def run(
     target: Annotated[str, typer.Argument(help="reference, or the path of a target.toml.")] = "reference",
-    layout: Annotated[str, typer.Option(help="ps=2,worker=3, or a name: psconform list layouts.")] = "default",
+    layout: Annotated[
+        str, typer.Option(help="ps=2,worker=3 (ps=0: all-reduce), or a name: psconform list layouts.")
+    ] = "default",
     update: Annotated[str, typer.Option(help="sync or async.")] = "sync",
     reduction: Annotated[str, typer.Option(help="mean or sum, of a sync round.")] = "mean",
     quorum: Annotated[
@@ -62,6 +64,9 @@ def run(
     rate: Annotated[
         str, typer.Option(help="Async only: constant, or staleness-aware: divided by the staleness of a gradient.")
     ] = "constant",
+    local_steps: Annotated[
+        int, typer.Option(metavar="H", help="Layouts with ps=0: steps of a replica by itself before all are averaged.")
+    ] = 1,
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
@@ -107,6 +112,7 @@ def run(
         "quorum": quorum,
         "staleness": staleness,
         "rate": rate,
+        "local_steps": local_steps,
         "workload": workload,
         "steps": steps,
         "seed": seed,

@@ -12,12 +12,14 @@ REDUCTIONS = ("mean", "sum")
 RATES = ("constant", "staleness-aware")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
+MAX_LOCAL_STEPS = 1000
 
 NAMED = {
     "small": "ps=1,worker=2",
     "default": "ps=2,worker=3",
     "wide": "ps=3,worker=4",
     "single": "ps=1,worker=1",
+    "all-reduce": "ps=0,worker=3",
 }
 
 
@@ -49,11 +51,13 @@ class Task:
 class Layout:
     """Number of tasks per job, and how their gradients are put together.
 
+    Without a ps (``ps=0``) every worker holds a replica of all parameters, and they exchange gradients by all-reduce.
     ``update`` is ``sync`` (a round takes one gradient from each worker) or ``async`` (each gradient is applied on
     arrival); ``reduction`` is what a sync round does with its gradients and has no meaning in async.
     ``quorum`` is how many gradients complete a sync round, so that later ones are dropped; 0: those of all workers.
     ``staleness`` is how many steps a worker may be ahead of another in async; None: as many as it likes.
     ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
+    ``local_steps`` is how many steps a replica takes by itself before all are averaged (1: gradients are, each step).
     """
 
     ps: int = 2
@@ -63,11 +67,12 @@ class Layout:
     quorum: int = 0
     staleness: int | None = None
     rate: str = "constant"
+    local_steps: int = 1
 
     def __post_init__(self) -> None:
-        for job, count in (("ps", self.ps), ("worker", self.workers)):
-            if not 1 <= count <= MAX_TASKS:
-                raise BadInput("--layout", f"{job} must be between 1 and {MAX_TASKS}", value=count)
+        for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
+            if not least <= count <= MAX_TASKS:
+                raise BadInput("--layout", f"{job} must be between {least} and {MAX_TASKS}", value=count)
         if self.update not in UPDATES:
             raise BadInput("--update", "unknown update mode", value=self.update, choices=UPDATES)
         if self.reduction not in REDUCTIONS:
@@ -85,6 +90,23 @@ class Layout:
             raise BadInput("--rate", "unknown rate", value=self.rate, choices=RATES)
         if self.rate != "constant" and self.update != "async":
             raise BadInput("--rate", "is for --update async", value=self.rate)
+        if self.all_reduce:
+            self._check_all_reduce()
+        if not self.all_reduce and self.local_steps != 1:
+            raise BadInput("--local-steps", "needs replicas, --layout ps=0,worker=N", value=self.local_steps)
+
+    def _check_all_reduce(self) -> None:
+        if self.update != "sync":
+            raise BadInput("--update", "must be sync without a ps", value=self.update)
+        if self.quorum:
+            raise BadInput("--quorum", "needs a ps", value=self.quorum)
+        if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
+            problem = f"must be between 1 and {MAX_LOCAL_STEPS}"
+            raise BadInput("--local-steps", problem, value=self.local_steps)
+        if self.local_steps > 1 and self.reduction != "mean":
+            raise BadInput(
+                "--reduction", "must be mean with --local-steps: replicas are averaged", value=self.reduction
+            )
 
     @classmethod
     def parse(
@@ -96,6 +118,7 @@ class Layout:
         quorum: int = 0,
         staleness: int | None = None,
         rate: str = "constant",
+        local_steps: int = 1,
     ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
@@ -121,6 +144,7 @@ class Layout:
             quorum=quorum,
             staleness=staleness,
             rate=rate,
+            local_steps=local_steps,
         )
 
     @property
@@ -132,6 +156,16 @@ class Layout:
     def worker_tasks(self) -> tuple[Task, ...]:
         """The workers; ``worker:0`` is the chief."""
         return tuple(Task("worker", i) for i in range(self.workers))
+
+    @property
+    def all_reduce(self) -> bool:
+        """There is no ps: every worker holds a replica."""
+        return self.ps == 0
+
+    @property
+    def holders(self) -> int:
+        """How many pieces the parameters are cut into: one per ps, or one, the whole, in each replica."""
+        return max(1, self.ps)
 
     @property
     def per_round(self) -> int:
@@ -147,7 +181,9 @@ class Layout:
                 + (f" staleness {self.staleness}" if self.staleness is not None else "")
                 + (f", rate {self.rate}" if self.rate != "constant" else "")
             )
-        return f"{self.update} {self.reduction}" + (f" {self.quorum} of {self.workers}" if self.quorum else "")
+        more = f" {self.quorum} of {self.workers}" if self.quorum else ""
+        more += f" of replicas every {self.local_steps} steps" if self.local_steps > 1 else ""
+        return f"{self.update} {self.reduction}{more}"
 
     @property
     def text(self) -> str:

@@ -199,7 +199,7 @@ def _gradients(run: _Training) -> tuple[Path, NDArray[np.int64] | None, NDArray[
             else:
                 ids = np.array(run.history.samples[worker.index, step], np.int64)
                 gradient = run.model.gradient(theta, run.history.data.train_x[ids], run.history.data.train_y[ids])
-            padded = np.zeros(slots * run.history.layout.ps)
+            padded = np.zeros(slots * run.history.layout.holders)
             padded[:size] = workload.learning_rate * gradient
             updates.append(padded.reshape(-1, slots))
             told = worker.reads.versions
@@ -214,10 +214,10 @@ def _replayed(run: _Training, gradients: Path, order: NDArray[np.int64] | None) 
     """Compare the final reads, and with versions all others, with the initial parameters less the gradients."""
     history, largest, lines = run.history, 0.0, list[str]()
     slots = gradients.shape[2]
-    start = np.zeros(slots * history.layout.ps)
+    start = np.zeros(slots * history.layout.holders)
     start[: run.model.size] = run.start
     start = start.reshape(-1, slots)
-    for shard in range(history.layout.ps):
+    for shard in range(history.layout.holders):
         applied, first = gradients[:, shard], 0
         if order is not None:
             by_version = np.argsort(order[:, shard], kind="stable")

@@ -18,6 +18,7 @@ from . import (
     quorum,
     rate,
     reads,
+    replicas,
     staleness,
     straggler,
     synchronous,
@@ -68,6 +69,7 @@ CHECKS: tuple[Check, ...] = (
     Check("S4", "release together", synchronous.release_together, "barrier", updates=SYNC, workloads=SHOWN),
     Check("S5", "reduction", synchronous.reduction, "reduction", updates=SYNC),
     Check("S6", "straggler", straggler.waits_for_slowest, "barrier", ("none", "r-of-n"), SYNC, workloads=ALL),
+    Check("S7", "replicas equal", replicas.replicas_equal, "", (), SYNC, workloads=ALL),
     Check(
         "A1", "apply on arrival", asynchronous.apply_on_arrival, "delivery", ("none", "at-most-once"), ASYNC, acked=True
     ),
@@ -98,9 +100,15 @@ CHECKS: tuple[Check, ...] = (
     Check("C2", "convergence", convergence.converges, "delivery", updates=ASYNC, workloads=TRAINED, acked=True),
     Check("C3", "finite parameters", training.finite_parameters, "", finite=False, workloads=ALL),
     Check("C4", "compression", compression.compression, "compression", ("any",), acked=True, workloads=DENSE),
+    Check("C5", "local steps", replicas.local_steps, "", (), SYNC),
 )
 
 
+THROUGH_PS = ("A6", "A7")
+"""They are about what a ps gives to read; a replica is read where it is."""
+OF_REPLICAS = ("S7", "C5")
+WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
+"""The others take it that a round has one step."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
 
@@ -123,6 +131,14 @@ def _judge(check: Check, history: History) -> Verdict:
         verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
     elif check.name in ARRIVAL and history.workload.name in DENSE and history.claims.compression != "lossless":
         verdict = not_judged(f"needs gradients that arrive whole: compression is {history.claims.compression}")
+    elif history.layout.all_reduce and check.name in THROUGH_PS:
+        verdict = not_judged("needs a ps: replicas are read where they are")
+    elif not history.layout.all_reduce and check.name in OF_REPLICAS:
+        verdict = not_judged("needs replicas, --layout ps=0,worker=N")
+    elif history.layout.local_steps > 1 and check.name not in WITH_LOCAL_STEPS:
+        verdict = not_judged("needs --local-steps 1")
+    elif history.layout.local_steps == 1 and check.name == "C5":
+        verdict = not_judged("needs --local-steps")
     elif claimed in check.weakest:
         verdict = not_judged(f"needs a claim: {check.dimension} is {claimed}")
     else:

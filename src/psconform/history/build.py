@@ -58,10 +58,12 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 raise Malformed(path, f"shards are {list(placed)}, {list(shards or ())} in another worker's record")
             shards = placed if shards is None else shards
     variables = _variables(folder, workers, shards)
-    if shards is None and variables == manifest.layout.ps:
+    if shards is None and variables == manifest.layout.ps and variables:
         shards = tuple(range(variables))
-    # where each gradient has a weight of its own, many may have the same one
-    alike = manifest.workload.name == "ledger" and manifest.claims.rate == "constant"
+    # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
+    alike = (
+        manifest.workload.name == "ledger" and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
+    )
     scale = whole_scale(workers) if alike else 1.0
     history = History(
         layout=manifest.layout,

@@ -80,7 +80,12 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """What a probe needs to know of the workload, for spec.json."""
         workload, layout = self.workload, self.layout
         fields = {name: value for name, value in msgspec.to_builtins(workload).items() if name != "name"}
-        names = {"workload": workload.name, "workers": layout.workers, "update": layout.update, "variables": layout.ps}
+        names = {
+            "workload": workload.name,
+            "workers": layout.workers,
+            "update": layout.update,
+            "variables": layout.holders,
+        }
         return {"run": self.run, **names, **fields, "slow": dict(workload.slow)}
 
     def write(self, folder: Path) -> None:

@@ -193,6 +193,8 @@ class History:
         if self.shards is not None:
             shared = self.shards.count(self.shards[index]) > 1
             return f"ps:{self.shards[index]}" + (f" (variable {index})" if shared else "")
+        if self.layout.all_reduce and self.variables == 1:
+            return "its replica"
         return f"variable {index}"
 
     def gradient(self, worker: int, step: int) -> str:

@@ -63,7 +63,7 @@ class _ReadDecoder:
             self.ledger = LEDGERS[workload.name](workers=self.layout.workers, steps=self.steps)
             self.slots = self.ledger.slots
         else:
-            self.slots = -(-model_of(manifest.spec).size // self.layout.ps)
+            self.slots = -(-model_of(manifest.spec).size // self.layout.holders)
         self.keeps_values = workload.name != "ledger"
         self.values: dict[int, Values] = {}
         self.folder = folder
@@ -106,7 +106,7 @@ class _ReadDecoder:
             if self.ledger is None:
                 if event.raw is not None:
                     self.values[index] = np.array([self._floats(event, text) for text in event.raw])
-                clocks.append([[0] * self.layout.workers] * self.layout.ps)
+                clocks.append([[0] * self.layout.workers] * self.layout.holders)
             elif event.clock is None:
                 clocks.append(self._from_raw(index, event))
             else:
@@ -244,7 +244,7 @@ class _ReadDecoder:
         for event in self.events:
             if event.shards is None:
                 continue
-            if len(event.shards) != variables or any(shard >= self.layout.ps for shard in event.shards):
+            if len(event.shards) != variables or any(shard >= self.layout.holders for shard in event.shards):
                 self._fail(event, f"shards must name a ps of {self.layout.text} for each variable")
             if shards not in (None, tuple(event.shards)):
                 self._fail(event, f"shards are {event.shards}, {list(shards or ())} in a read before")

@@ -69,7 +69,7 @@ def drawn(
         raise BadInput("--slow", f"--random-layouts draws at most {most} workers", value=f"worker:{slowest}")
     generator = random.Random(f"{seed}:{i}")
     shape = Layout(
-        ps=generator.randint(needs.ps, max(PS, needs.ps)),
+        ps=0 if needs.all_reduce else generator.randint(needs.ps, max(PS, needs.ps)),
         workers=generator.randint(fewest, most),
     )
     length = generator.randint(max(least, -(-needs.gradients // shape.workers)), steps)

@@ -74,7 +74,7 @@ def _vector_every(manifest: Manifest) -> int:
         return 1 if not workload.is_ledger else max(50, workload.steps * workload.reads)  # each read, or the last
     every = max(50, workload.steps * workload.reads // VECTORS)  # or the folder grows with steps squared
     written = workload.steps * workload.reads // every + 2
-    size = 4 * layout.ps * (2 * layout.workers * workload.steps + 1)
+    size = 4 * layout.holders * (2 * layout.workers * workload.steps + 1)
     return every if written * size * layout.workers <= VECTORS_MIB << 20 else 0
 
 

@@ -51,6 +51,7 @@ class Plan:
             parts += ["--quorum", str(self.layout.quorum)] if self.layout.quorum else []
         parts += ["--staleness", str(self.layout.staleness)] if self.layout.staleness is not None else []
         parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
+        parts += ["--local-steps", str(self.layout.local_steps)] if self.layout.local_steps > 1 else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
@@ -77,6 +78,7 @@ def make_plan(
     quorum: int = 0,
     staleness: int | None = None,
     rate: str = "constant",
+    local_steps: int = 1,
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -105,6 +107,7 @@ def make_plan(
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
     whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
+    whole["--local-steps"] = local_steps
     if staleness is not None:
         whole["--staleness"] = staleness
     for option, number in whole.items():
@@ -113,7 +116,15 @@ def make_plan(
     shape = (
         layout
         if isinstance(layout, Layout)
-        else Layout.parse(layout, update=update, reduction=reduction, quorum=quorum, staleness=staleness, rate=rate)
+        else Layout.parse(
+            layout,
+            update=update,
+            reduction=reduction,
+            quorum=quorum,
+            staleness=staleness,
+            rate=rate,
+            local_steps=local_steps,
+        )
     )
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
@@ -143,6 +154,8 @@ def make_plan(
             "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
         )
     _check_compression(compression, found, workload)
+    if compression != "none" and shape.all_reduce:
+        raise BadInput("--compression", "needs a ps", value=compression)
     return Plan(
         target=found,
         layout=shape,
@@ -173,6 +186,10 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
         raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
     if layout.quorum and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --quorum", value=workload)
+    if layout.local_steps > 1 and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --local-steps", value=workload)
+    if layout.all_reduce and workload == "decayed-ledger":
+        raise BadInput("--workload", "needs a ps: a replica has no order of its own", value=workload)
     if layout.rate != "constant" and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --rate", value=workload)
     if layout.staleness is not None and read_every != 1:

@@ -88,7 +88,7 @@ class Session:
     def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
-        layout = dataclasses.replace(plan.layout, workers=1, quorum=min(plan.layout.quorum, 1))
+        layout = dataclasses.replace(plan.layout, workers=1, quorum=min(plan.layout.quorum, 1), local_steps=1)
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         self.clusters += 1
         launcher.scratch(folder)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..layout import NAMED, Layout
+
 
 @dataclass(frozen=True)
 class Defect:
@@ -16,7 +18,7 @@ class Defect:
 
     It shows with at least so many ``workers``, ``ps``, ``steps`` of each worker and ``gradients`` of all workers, on
     this ``workload`` and with this ``compression`` and, in ``mode``, these other options
-    of ``psconform run``.
+    of ``psconform run``; ``all_reduce``: in a layout without ps.
     """
 
     title: str
@@ -31,6 +33,7 @@ class Defect:
     compression: str = "none"
     meant_async: str = ""
     mode: Mapping[str, Any] = field(default_factory=dict)
+    all_reduce: bool = False
 
     def meant_in(self, update: str) -> str:
         """The guarantee that must be called violated in this update mode."""
@@ -44,11 +47,11 @@ class Defect:
     @property
     def needs(self) -> str:
         """What it takes to show it, in words."""
-        text = f"{' or '.join(self.updates)}, ps>={self.ps}, worker>={self.workers}"
+        text = f"{' or '.join(self.updates)}, ps{'=0' if self.all_reduce else f'>={self.ps}'}, worker>={self.workers}"
         text += f", worker x steps>={self.gradients}" if self.gradients > 1 else ""
         text += f", {self.workload}" if self.workload != "ledger" else ""
         text += f", {self.compression}" if self.compression != "none" else ""
-        return text + "".join(f", --{name} {value}" for name, value in self.mode.items())
+        return text + "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
 
     @property
     def concerns(self) -> frozenset[str]:
@@ -59,6 +62,12 @@ class Defect:
     def options(self) -> dict[str, Any]:
         """What a run must be given for it to show, besides its size."""
         return {"workload": self.workload, "compression": self.compression, **self.mode}
+
+    @property
+    def layout(self) -> str:
+        """The default layout, or as much more than it as this takes."""
+        usual = Layout.parse(NAMED["all-reduce" if self.all_reduce else "default"])
+        return Layout(ps=max(usual.ps, self.ps), workers=max(usual.workers, self.workers)).text
 
 
 BOTH, SYNC, ASYNC = ("sync", "async"), ("sync",), ("async",)
@@ -206,5 +215,45 @@ DEFECTS: dict[str, Defect] = {
         "C4",
         workload=DENSE,
         compression="topk",
+    ),
+    "skip-exchange": Defect(
+        "one replica applies its own gradient in one round, in place of the reduced one",
+        "S7",
+        ("S1", "R1"),
+        SYNC,
+        workers=2,
+        ps=0,
+        all_reduce=True,
+    ),
+    "own-init": Defect(
+        "every replica keeps the parameters that it initialised itself",
+        "S7",
+        ("I1",),
+        SYNC,
+        workers=2,
+        ps=0,
+        all_reduce=True,
+    ),
+    "skip-average": Defect(
+        "one replica goes on with its own parameters after one exchange, in place of the average",
+        "C5",
+        ("S7",),
+        SYNC,
+        workers=2,
+        steps=10,
+        mode={"local_steps": 5},
+        ps=0,
+        all_reduce=True,
+    ),
+    "sum-of-steps": Defect(
+        "an exchange adds up what the replicas have changed, in place of their average",
+        "C5",
+        (),
+        SYNC,
+        workers=2,
+        steps=10,
+        mode={"local_steps": 5},
+        ps=0,
+        all_reduce=True,
     ),
 }

@@ -11,7 +11,7 @@ from ..layout import Layout
 from ..probe import UNIT
 from ..workloads import WORKLOADS
 from .defects import DEFECTS, Defect
-from .target import MODES, Job, Target
+from .target import MODES, PLAIN_MODES, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
@@ -39,6 +39,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--quorum={quorum}",
         "--staleness={staleness}",
         "--rate={rate}",
+        "--local-steps={local_steps}",
         "--compression={compression}",
     )
     if defect:
@@ -50,10 +51,11 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         jobs={"ps": job, "worker": job},
         claims={"sync": SYNC, "async": ASYNC},
         unit=_unit,
-        preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects"),
+        preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects", f"{_MODULE}.replica"),
         defects=tuple(DEFECTS),
         workloads=tuple(WORKLOADS),
-        modes=tuple(MODES),
+        modes=(*MODES, *PLAIN_MODES),
+        exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
     )
 
@@ -68,6 +70,9 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
         if (given := options.get(option, needed)) != needed:
             raise BadInput(f"--{option}", f"defect {name} needs {needed} to show", value=given)
     if layout is not None:
+        if layout.all_reduce != defect.all_reduce:
+            problem = f"defect {name} {'is of replicas: needs ps=0' if defect.all_reduce else 'needs at least 1 ps'}"
+            raise BadInput("--layout", problem, value=layout.text)
         if layout.update not in defect.updates:
             raise BadInput("--update", f"defect {name} needs", value=layout.update, choices=defect.updates)
         for job, least, count in (("ps", defect.ps, layout.ps), ("worker", defect.workers, layout.workers)):
@@ -81,13 +86,14 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
 
 
 def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) -> None:
-    for mode in MODES:
+    for mode in (*MODES, *PLAIN_MODES):
         value, usual = getattr(layout, mode), getattr(Layout(), mode)
+        option = f"--{mode.replace('_', '-')}"
         if value != usual and mode not in defect.mode:
-            raise BadInput(f"--{mode}", f"defect {name} has no such option", value=value)
+            raise BadInput(option, f"defect {name} has no such option", value=value)
         if value == usual and mode in defect.mode:
-            hint = f"Give --{mode} {defect.mode[mode]}"
-            raise BadInput(f"--{mode}", f"defect {name} needs it", value=value, hint=hint)
+            hint = f"Give {option} {defect.mode[mode]}"
+            raise BadInput(option, f"defect {name} needs it", value=value, hint=hint)
     if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
         problem = f"is too much for defect {name} to show in {steps} steps"
         raise BadInput("--staleness", problem, value=layout.staleness)

@@ -24,6 +24,7 @@ PLACEHOLDERS = (
         "quorum",
         "staleness",
         "rate",
+        "local_steps",
         "workload",
         "steps",
         "seed",
@@ -36,6 +37,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
+PLAIN_MODES = ("local_steps",)
+"""Options of the layout that change no claim."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Target:
     """A system under test.
 
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
-    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``MODES`` that it
-    takes.
+    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``MODES`` and
+    ``PLAIN_MODES`` that it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Target:
     defects: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ("ledger",)
     modes: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
@@ -95,6 +99,10 @@ class Target:
         if layout.update not in self.claims:
             valid = [update for update in UPDATES if update in self.claims]
             raise BadInput("--update", f"target {self.name} has no such mode", value=layout.update, choices=valid)
+        exchange = "all-reduce" if layout.all_reduce else "ps"
+        if exchange not in self.exchanges:
+            hint = "All-reduce is ps=0" if layout.all_reduce else "It has no job ps: write ps=0"
+            raise BadInput("--layout", f"target {self.name} has no such layout", value=layout.text, hint=hint)
         claims = self._with_modes(self.claims[layout.update], layout)
         if layout.update == "async" or claims.reduction == "none":
             return claims
@@ -105,11 +113,14 @@ class Target:
 
     def _with_modes(self, claims: Claims, layout: Layout) -> Claims:
         """What is claimed with the options of ``MODES`` that are given; a dimension that is not claimed stays so."""
+        for name in (*MODES, *PLAIN_MODES):
+            value = getattr(layout, name)
+            if value != getattr(Layout(), name) and name not in self.modes:
+                hint = f"A command in the target file that contains {{{name}}} takes it"
+                option = f"--{name.replace('_', '-')}"
+                raise BadInput(option, f"target {self.name} has no such option", value=value, hint=hint)
         for name, (dimension, level) in MODES.items():
             option, value, usual = f"--{name}", getattr(layout, name), getattr(Layout(), name)
-            if value != usual and name not in self.modes:
-                hint = f"A command in the target file that contains {{{name}}} takes it"
-                raise BadInput(option, f"target {self.name} has no such option", value=value, hint=hint)
             if value != usual and claims.level(dimension) != "none":
                 claims = Claims.from_dict({**claims.as_dict(), dimension: level})
             elif value == usual and claims.level(dimension) == level:
@@ -150,6 +161,7 @@ class Target:
             "quorum": layout.quorum,
             "staleness": -1 if layout.staleness is None else layout.staleness,
             "rate": layout.rate,
+            "local_steps": layout.local_steps,
             "compression": "none",
             "python": sys.executable,
             "here": self.here,

@@ -14,7 +14,7 @@ from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..layout import REDUCTIONS, UPDATES
 from ..workloads import WORKLOADS
-from .target import MODES, PLACEHOLDERS, Job, Ready, Target, fill
+from .target import MODES, PLACEHOLDERS, PLAIN_MODES, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
 
@@ -37,7 +37,7 @@ class _Job(_Strict):
 
 
 class _Jobs(_Strict):
-    ps: _Job
+    ps: _Job | None = None
     worker: _Job
 
 
@@ -76,20 +76,9 @@ def load_target(path: Path) -> Target:
     for workload in file.workloads:
         if workload not in WORKLOADS:
             raise BadInput(f"{path}: workloads", "unknown workload", value=workload, choices=WORKLOADS)
-    jobs = {}
-    for name, job in (("ps", file.jobs.ps), ("worker", file.jobs.worker)):
-        env = tuple({**file.env, **job.env}.items())
-        jobs[name] = Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
-        for where, text in [("command", part) for part in job.command] + [(f"env.{k}", v) for k, v in env]:
-            _check_template(text, place=f"{path}: jobs.{name}.{where}")
-        for variable, _ in env:
-            if not variable or "=" in variable or "\0" in variable:
-                raise BadInput(f"{path}: jobs.{name}.env", "is no name of an environment variable", value=variable)
-        try:
-            re.compile(job.ready.log)
-        except re.error as error:
-            problem = f"is no regular expression ({error})"
-            raise BadInput(f"{path}: jobs.{name}.ready.log", problem, value=job.ready.log) from None
+    jobs = {"worker": _job(path, "worker", file.jobs.worker, file.env)}
+    if file.jobs.ps is not None:  # else replicas that exchange gradients by all-reduce
+        jobs["ps"] = _job(path, "ps", file.jobs.ps, file.env)
     return Target(
         name=file.name,
         source=str(path.resolve()),
@@ -99,9 +88,26 @@ def load_target(path: Path) -> Target:
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
-        modes=tuple(mode for mode in MODES if any(_uses(job, mode) for job in jobs.values())),
+        modes=tuple(mode for mode in (*MODES, *PLAIN_MODES) if any(_uses(job, mode) for job in jobs.values())),
         compressions=tuple(file.compressions),
+        exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
+
+
+def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:
+    """One job of the file, its templates tried out; raises BadInput."""
+    env = tuple({**shared, **job.env}.items())
+    for where, text in [("command", part) for part in job.command] + [(f"env.{k}", v) for k, v in env]:
+        _check_template(text, place=f"{path}: jobs.{name}.{where}")
+    for variable, _ in env:
+        if not variable or "=" in variable or "\0" in variable:
+            raise BadInput(f"{path}: jobs.{name}.env", "is no name of an environment variable", value=variable)
+    try:
+        re.compile(job.ready.log)
+    except re.error as error:
+        problem = f"is no regular expression ({error})"
+        raise BadInput(f"{path}: jobs.{name}.ready.log", problem, value=job.ready.log) from None
+    return Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
 
 
 def _uses(job: Job, placeholder: str) -> bool:
