@@ -162,7 +162,8 @@ def page(rows: list[Row], *, asked: int, where: str, command: str) -> str:
             f"{Layout.parse(NAMED['default']).text} for {STEPS} steps, or what they need beyond it, with the seeds",
             "0, 1, ..., which decide what is struck. The healthy trainer runs on drawn layouts (1 to 3 ps, 1 to 4",
             f"workers), 2 to {LONGEST} steps, reductions, 1 to 3 reads before a gradient and, in async, reads",
-            "every 1 to 5 steps. Bounds are one-sided and exact (Clopper and Pearson); for 0 of n, 1 - 0.05^(1/n).",
+            f"every 1 to 5 steps, on drawn workloads and in drawn modes: {_kinds(rows)}.",
+            "Bounds are one-sided and exact (Clopper and Pearson); for 0 of n, 1 - 0.05^(1/n).",
         )
     )
     lines += [tables(rows), ""]
@@ -171,6 +172,19 @@ def page(rows: list[Row], *, asked: int, where: str, command: str) -> str:
         lines += ["To be looked at:\n", *(f"* {line}" for line in noted), ""]
     lines += [paragraph(where), "```sh", command, "```"]
     return "\n".join(lines) + "\n"
+
+
+def _kinds(rows: list[Row]) -> str:
+    """What the healthy runs were, with how many of each."""
+    kinds = Counter(_kind(result["options"]) for row in rows if not row.defect for result in row.results)
+    return ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()) or "none"
+
+
+def _kind(options: dict[str, Any]) -> str:
+    words = [options.get("workload", "ledger"), options.get("compression", ""), options.get("replication", "")]
+    words += [name for name in ("quorum", "staleness", "rate", "local_steps") if name in options]
+    words += ["all-reduce"] if options["layout"].startswith("ps=0") else []
+    return " ".join(filter(None, words)).replace("_", " ")
 
 
 def _median(seconds: list[float]) -> str:

@@ -39,6 +39,19 @@ STORE = Path(__file__).parent / ".detection" / "results.jsonl"
 RUNS, HEALTHY = 20, 300
 NO_INFLUENCE = ("report", "cli.py", "plugin.py", "doctor.py")
 """In src/psconform: what cannot change a verdict."""
+_OFTEN: tuple[dict[str, Any], ...] = ({},) * 4 + (
+    {"workload": "decayed-ledger"},
+    {"workload": "dense-ledger"},
+    {"workload": "dense-ledger", "compression": "topk"},
+    {"workload": "digits", "model": "softmax"},
+    {"workload": "digits", "model": "mlp"},
+    {"workload": "quadratic"},
+)
+KINDS: dict[str, tuple[dict[str, Any], ...]] = {
+    "sync": (*_OFTEN, {"quorum": 1}, {"layout": "ps=0"}, {"layout": "ps=0", "local_steps": 2}),
+    "async": (*_OFTEN, {"staleness": 2}, {"rate": "staleness-aware"}),
+}
+"""What the healthy trainer runs, each as often: workloads and modes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +96,23 @@ def defect_cases(name: str, update: str, runs: int) -> list[Case]:
 
 
 def healthy_cases(runs: int) -> list[Case]:
-    """Runs of the healthy trainer: mode, reduction, layout, length and read pattern drawn, each from its own seed."""
+    """Runs of the healthy trainer, each drawn from its own seed: workload, mode, layout, length, read pattern."""
     cases = []
     for seed in range(runs):
         generator = random.Random(f"healthy:{seed}")
         update = ("sync", "async")[seed % 2]
         reduction = generator.choice(("mean", "sum")) if update == "sync" else "mean"
-        options = drawn(seed, 0, update=update, steps=LONGEST, needs=NONE)
-        cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": reduction}))
+        kind = generator.choice(KINDS[update])
+        options = drawn(seed, 0, update=update, steps=LONGEST, needs=NONE, bounded="staleness" in kind)
+        workers = Layout.parse(options["layout"]).workers
+        if "quorum" in kind:
+            kind = {**kind, "quorum": generator.randint(1, workers)}
+        if kind.get("layout") == "ps=0":
+            kind = {**kind, "layout": f"ps=0,worker={workers}"}
+        if "local_steps" in kind:
+            kind = {**kind, "local_steps": generator.randint(2, 9)}
+            reduction = "mean"
+        cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": reduction, **kind}))
     return cases
 
 
