@@ -23,6 +23,18 @@ def test_healthy(judge, layout, update, reduction):
     assert again.verdicts == run.verdicts
 
 
+@pytest.mark.parametrize("update", ["sync", "async"])
+@pytest.mark.parametrize("workload", ["dense-ledger", "digits", "quadratic"])
+def test_it_trains_what_it_says_it_trains(judge, update, workload):
+    slow = {"worker:1": 0.005}
+    run = judge(HERE / "target.toml", update=update, workload=workload, model="mlp", steps=30, slow=slow)
+    assert run.valid, run.explain()
+    judged = {"dense-ledger": "C4", "digits": "C1" if update == "sync" else "C2", "quadratic": "C3"}[workload]
+    assert run.verdicts[judged].status == "valid"
+    if update == "sync":
+        assert run.verdicts["S6"].status == "valid"
+
+
 def test_staleness_is_reported_from_its_versions(judge):
     run = judge(HERE / "target.toml", update="async")
     assert run.verdicts["A2"].status == "valid"

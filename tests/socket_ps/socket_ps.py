@@ -18,7 +18,7 @@ HEAD, ANSWER, LEARNING_RATE = struct.Struct("!ci"), struct.Struct("!i?"), 0.5
 
 
 def serve(probe, address, options):
-    theta, version, arrived, changed = probe.initial(), 0, 0, threading.Condition()
+    theta, version, arrived, changed = probe.initial(probe.index), 0, 0, threading.Condition()
     pending = np.zeros_like(theta)
     probe.initialised([theta])
     sync, share = options.update == "sync", probe.workers if options.reduction == "mean" else 1
@@ -55,18 +55,20 @@ def serve(probe, address, options):
 def train(probe, hosts):
     servers = [socket.create_connection(host.split(":")).makefile("rwb") for host in hosts]
 
-    def call(operation, step, payload=b"", size=0):
-        for server in servers:  # to all, then from all: a round is open on every server at once
+    def call(operation, step, payloads=(), size=0):
+        # to all, then from all: a round is open on every server at once
+        for server, payload in zip(servers, payloads or [b""] * len(servers), strict=True):
             server.write(HEAD.pack(operation, step) + payload)
             server.flush()
         heads, bodies = zip(*((ANSWER.unpack(s.read(ANSWER.size)), s.read(size)) for s in servers), strict=True)
         return [np.frombuffer(body, np.float32) for body in bodies], [version for version, _ in heads]
 
     for step in range(probe.steps):
-        probe.read(*call(b"r", step, size=4 * probe.slots))
-        gradient = probe.gradient(step)
+        values, versions = call(b"r", step, size=4 * probe.slots)
+        probe.read(values, versions)
+        gradients = [gradient.tobytes() for gradient in probe.gradients(step, values)]
         probe.push(step)
-        probe.ack(step, "ok", call(b"p", step, gradient.tobytes())[1])
+        probe.ack(step, "ok", call(b"p", step, gradients)[1])
     probe.wait_for_all()
     probe.read(*call(b"r", probe.steps, size=4 * probe.slots), final=True)
     probe.close()
