@@ -91,6 +91,7 @@ def judge(
     quorum: int = 0,
     staleness: int | None = None,
     rate: str = "constant",
+    replication: str = "between-graph",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -119,6 +120,7 @@ def judge(
         quorum: sync only: gradients that complete a round, so that later ones are dropped; 0: those of all workers.
         staleness: async only: the most steps that a worker may be ahead of another; by default as many as it likes.
         rate: async only: ``constant``, or ``staleness-aware``: divided by the staleness of a gradient.
+        replication: sync only: ``between-graph``, ``in-graph`` or ``model-parallel``.
         workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
@@ -150,6 +152,7 @@ def judge(
         quorum=quorum,
         staleness=staleness,
         rate=rate,
+        replication=replication,
         workload=workload,
         steps=steps,
         seed=seed,

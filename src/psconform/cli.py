@@ -62,6 +62,9 @@ def run(
     rate: Annotated[
         str, typer.Option(help="Async only: constant, or staleness-aware: divided by the staleness of a gradient.")
     ] = "constant",
+    replication: Annotated[
+        str, typer.Option(help="Sync only: between-graph, in-graph or model-parallel (digits, quadratic).")
+    ] = "between-graph",
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
@@ -107,6 +110,7 @@ def run(
         "quorum": quorum,
         "staleness": staleness,
         "rate": rate,
+        "replication": replication,
         "workload": workload,
         "steps": steps,
         "seed": seed,

@@ -10,6 +10,7 @@ from .errors import BadInput
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
 RATES = ("constant", "staleness-aware")
+REPLICATIONS = ("between-graph", "in-graph", "model-parallel")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 
@@ -54,6 +55,8 @@ class Layout:
     ``quorum`` is how many gradients complete a sync round, so that later ones are dropped; 0: those of all workers.
     ``staleness`` is how many steps a worker may be ahead of another in async; None: as many as it likes.
     ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
+    ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
+    spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
     """
 
     ps: int = 2
@@ -63,6 +66,7 @@ class Layout:
     quorum: int = 0
     staleness: int | None = None
     rate: str = "constant"
+    replication: str = "between-graph"
 
     def __post_init__(self) -> None:
         for job, count in (("ps", self.ps), ("worker", self.workers)):
@@ -85,6 +89,16 @@ class Layout:
             raise BadInput("--rate", "unknown rate", value=self.rate, choices=RATES)
         if self.rate != "constant" and self.update != "async":
             raise BadInput("--rate", "is for --update async", value=self.rate)
+        self._check_replication()
+
+    def _check_replication(self) -> None:
+        if self.replication not in REPLICATIONS:
+            raise BadInput("--replication", "unknown replication", value=self.replication, choices=REPLICATIONS)
+        if self.replication != "between-graph" and self.update != "sync":
+            raise BadInput("--replication", "is for --update sync", value=self.replication)
+        if self.replication != "between-graph" and self.quorum:
+            problem = "must be between-graph with --quorum: one client has no late workers"
+            raise BadInput("--replication", problem, value=self.replication)
 
     @classmethod
     def parse(
@@ -96,6 +110,7 @@ class Layout:
         quorum: int = 0,
         staleness: int | None = None,
         rate: str = "constant",
+        replication: str = "between-graph",
     ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
@@ -121,6 +136,7 @@ class Layout:
             quorum=quorum,
             staleness=staleness,
             rate=rate,
+            replication=replication,
         )
 
     @property
@@ -147,7 +163,11 @@ class Layout:
                 + (f" staleness {self.staleness}" if self.staleness is not None else "")
                 + (f", rate {self.rate}" if self.rate != "constant" else "")
             )
-        return f"{self.update} {self.reduction}" + (f" {self.quorum} of {self.workers}" if self.quorum else "")
+        return (
+            f"{self.update} {self.reduction}"
+            + (f" {self.quorum} of {self.workers}" if self.quorum else "")
+            + (f", {self.replication}" if self.replication != "between-graph" else "")
+        )
 
     @property
     def text(self) -> str:

@@ -345,6 +345,25 @@ class Probe:
             self._event("samples", step=step, ids=[int(i) for i in used])
         return found
 
+    def used(self, step: int, samples: Sequence[int] | None) -> None:
+        """Record the samples of ``step``, for a trainer that computes the gradient itself, in place of ``gradients``.
+
+        Args:
+            step: from 0.
+            samples: ids of this worker's share of the samples; None for a workload without samples.
+
+        Raises:
+            ValueError: the step is not one of this workload.
+        """
+        self._computes(step)
+        if samples is not None:
+            self._event("samples", step=step, ids=[int(i) for i in samples])
+
+    @property
+    def trained(self) -> Any:
+        """What is trained, as a `trained.Trained`: its ``model``, ``data`` and ``rate``. None for a ledger."""
+        return None if self._ledger is not None else self._trained
+
     def samples(self, step: int) -> list[int] | None:
         """Ids of the samples that this worker should use at ``step``; None if this workload has no samples."""
         used = None if self._ledger is not None else self._trained.samples(self.index, step)

@@ -18,6 +18,7 @@ from . import (
     quorum,
     rate,
     reads,
+    replication,
     staleness,
     straggler,
     synchronous,
@@ -98,6 +99,16 @@ CHECKS: tuple[Check, ...] = (
     Check("C2", "convergence", convergence.converges, "delivery", updates=ASYNC, workloads=TRAINED, acked=True),
     Check("C3", "finite parameters", training.finite_parameters, "", finite=False, workloads=ALL),
     Check("C4", "compression", compression.compression, "compression", ("any",), acked=True, workloads=DENSE),
+    Check(
+        "C6",
+        "replication",
+        replication.same_as_between_graph,
+        "barrier",
+        ("none", "r-of-n"),
+        SYNC,
+        workloads=TRAINED,
+        acked=True,
+    ),
 )
 
 

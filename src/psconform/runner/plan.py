@@ -51,6 +51,7 @@ class Plan:
             parts += ["--quorum", str(self.layout.quorum)] if self.layout.quorum else []
         parts += ["--staleness", str(self.layout.staleness)] if self.layout.staleness is not None else []
         parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
+        parts += ["--replication", self.layout.replication] if self.layout.replication != "between-graph" else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
@@ -77,6 +78,7 @@ def make_plan(
     quorum: int = 0,
     staleness: int | None = None,
     rate: str = "constant",
+    replication: str = "between-graph",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -97,6 +99,7 @@ def make_plan(
         ("--update", update),
         ("--reduction", reduction),
         ("--rate", rate),
+        ("--replication", replication),
         ("--defect", defect),
         ("TARGET", target),
     ):
@@ -113,7 +116,15 @@ def make_plan(
     shape = (
         layout
         if isinstance(layout, Layout)
-        else Layout.parse(layout, update=update, reduction=reduction, quorum=quorum, staleness=staleness, rate=rate)
+        else Layout.parse(
+            layout,
+            update=update,
+            reduction=reduction,
+            quorum=quorum,
+            staleness=staleness,
+            rate=rate,
+            replication=replication,
+        )
     )
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
@@ -175,6 +186,9 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
         raise BadInput("--workload", "must be ledger with --quorum", value=workload)
     if layout.rate != "constant" and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --rate", value=workload)
+    if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
+        problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
+        raise BadInput("--workload", problem, value=workload)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 

@@ -147,6 +147,7 @@ class Series:
             "quorum": plan.layout.quorum,
             "staleness": plan.layout.staleness,
             "rate": plan.layout.rate,
+            "replication": plan.layout.replication,
             "defect": plan.defect,
             "slow": dict(plan.workload.slow),
             "asked_for": len(self.plans),

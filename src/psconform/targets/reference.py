@@ -11,7 +11,7 @@ from ..layout import Layout
 from ..probe import UNIT
 from ..workloads import WORKLOADS
 from .defects import DEFECTS, Defect
-from .target import MODES, Job, Target
+from .target import OPTIONS, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
@@ -39,6 +39,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--quorum={quorum}",
         "--staleness={staleness}",
         "--rate={rate}",
+        "--replication={replication}",
         "--compression={compression}",
     )
     if defect:
@@ -53,7 +54,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects"),
         defects=tuple(DEFECTS),
         workloads=tuple(WORKLOADS),
-        modes=tuple(MODES),
+        modes=OPTIONS,
         compressions=("none", "topk"),
     )
 
@@ -81,13 +82,15 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
 
 
 def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) -> None:
-    for mode in MODES:
+    for mode in OPTIONS:
         value, usual = getattr(layout, mode), getattr(Layout(), mode)
         if value != usual and mode not in defect.mode:
             raise BadInput(f"--{mode}", f"defect {name} has no such option", value=value)
         if value == usual and mode in defect.mode:
             hint = f"Give --{mode} {defect.mode[mode]}"
             raise BadInput(f"--{mode}", f"defect {name} needs it", value=value, hint=hint)
+    if (needed := defect.mode.get("replication", layout.replication)) != layout.replication:
+        raise BadInput("--replication", f"defect {name} needs {needed} to show", value=layout.replication)
     if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
         problem = f"is too much for defect {name} to show in {steps} steps"
         raise BadInput("--staleness", problem, value=layout.staleness)

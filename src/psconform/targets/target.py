@@ -24,6 +24,7 @@ PLACEHOLDERS = (
         "quorum",
         "staleness",
         "rate",
+        "replication",
         "workload",
         "steps",
         "seed",
@@ -36,6 +37,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
+OPTIONS = (*MODES, "replication")
+"""Fields of the layout that a target takes if its commands contain the placeholder; the last one changes no claim."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Target:
     """A system under test.
 
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
-    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``MODES`` that it
-    takes.
+    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
+    it takes.
     """
 
     name: str
@@ -105,11 +108,13 @@ class Target:
 
     def _with_modes(self, claims: Claims, layout: Layout) -> Claims:
         """What is claimed with the options of ``MODES`` that are given; a dimension that is not claimed stays so."""
-        for name, (dimension, level) in MODES.items():
-            option, value, usual = f"--{name}", getattr(layout, name), getattr(Layout(), name)
+        for name in OPTIONS:
+            value, usual = getattr(layout, name), getattr(Layout(), name)
             if value != usual and name not in self.modes:
                 hint = f"A command in the target file that contains {{{name}}} takes it"
-                raise BadInput(option, f"target {self.name} has no such option", value=value, hint=hint)
+                raise BadInput(f"--{name}", f"target {self.name} has no such option", value=value, hint=hint)
+        for name, (dimension, level) in MODES.items():
+            option, value, usual = f"--{name}", getattr(layout, name), getattr(Layout(), name)
             if value != usual and claims.level(dimension) != "none":
                 claims = Claims.from_dict({**claims.as_dict(), dimension: level})
             elif value == usual and claims.level(dimension) == level:
@@ -150,6 +155,7 @@ class Target:
             "quorum": layout.quorum,
             "staleness": -1 if layout.staleness is None else layout.staleness,
             "rate": layout.rate,
+            "replication": layout.replication,
             "compression": "none",
             "python": sys.executable,
             "here": self.here,
