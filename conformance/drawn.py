@@ -32,6 +32,7 @@ class Example:
     read_every: int = 1
     workload: str = "ledger"
     model: str = "softmax"
+    replication: str = "between-graph"
 
 
 def examples(
@@ -44,6 +45,7 @@ def examples(
     read_every: Numbers = ONE,
     workload: str = "ledger",
     models: tuple[str, ...] = ("softmax",),
+    replications: tuple[str, ...] = ("between-graph",),
 ) -> st.SearchStrategy[Example]:
     """Clusters of one update mode, within what the target supports."""
     reductions = find_target(chosen.target).reductions if update == "sync" else ("mean",)
@@ -59,6 +61,7 @@ def examples(
         read_every=read_every,
         workload=st.just(workload),
         model=st.sampled_from(models),
+        replication=st.sampled_from(replications),
     )
 
 
@@ -66,6 +69,12 @@ def offers(workload: str) -> pytest.MarkDecorator:
     """A target that does not say that it trains a workload is not asked to."""
     lacks = workload not in find_target(chosen.target).workloads
     return pytest.mark.skipif(lacks, reason=f"the target does not train {workload} (workloads in its target.toml)")
+
+
+def takes(option: str) -> pytest.MarkDecorator:
+    """A target whose commands do not contain the placeholder of an option is not run with it."""
+    lacks = option not in find_target(chosen.target).modes
+    return pytest.mark.skipif(lacks, reason=f"the target has no --{option} (no {{{option}}} in its target.toml)")
 
 
 def needs(update: str) -> pytest.MarkDecorator:
@@ -86,6 +95,7 @@ def must_hold(judge: Judge, example: Example) -> Run:
         read_every=min(example.read_every, example.steps),
         workload=example.workload,
         model=example.model,
+        replication=example.replication,
     )
     if not run.valid:
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}", pytrace=False)

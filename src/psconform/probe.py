@@ -244,7 +244,7 @@ class Probe:
     """Gives a worker its gradients and records what it read, pushed and got acknowledged.
 
     Every event is one ``write`` of one line to ``events/JOB-INDEX.jsonl`` in the run folder, so that SIGKILL costs at
-    most the last line. Not thread-safe: one probe per task, used by one thread.
+    most the last line. Not thread-safe: one probe per task, used by one thread at a time.
     """
 
     def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
