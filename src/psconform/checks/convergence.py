@@ -139,13 +139,18 @@ def by_round(run: Training, worker: Worker) -> dict[int, Path]:
 
 def _step_errors(run: Training, found: dict[int, Path]) -> dict[int, float]:
     """By round: how far it is from one serial step after the round before, relative to the parameters."""
-    workload, errors = run.history.workload, {}
+    return {step: relative(off, found[step - 1]) for step, off in step_residuals(run, found).items()}
+
+
+def step_residuals(run: Training, found: dict[int, Path]) -> dict[int, Path]:
+    """By round: what it has beyond one serial step after the round before, float64[size]."""
+    workload, residuals = run.history.workload, {}
     for step, now in found.items():
         before, late = found.get(step - 1), found.get(max(0, step - 1 - workload.delay))
         if before is not None and late is not None:
             gradient = union_gradient(run.model, run.history.data, run.batches, theta=late, step=step - 1)
-            errors[step] = relative(now - (before - workload.learning_rate * gradient), before)
-    return errors
+            residuals[step] = now - (before - workload.learning_rate * gradient)
+    return residuals
 
 
 def relative(difference: Path, reference: Path) -> float:
