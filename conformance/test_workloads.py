@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs, offers
+from .drawn import Example, Judge, examples, must_hold, needs, offers, takes
 
 STEPS = st.integers(10, 120)
 MODELS = ("softmax", "mlp")
+ONE_CLIENT = st.sampled_from(("in-graph", "model-parallel"))
 
 
 class TestSync:
@@ -44,6 +45,14 @@ class TestSync:
     @given(example=examples("sync", workload="quadratic", steps=STEPS))
     def test_quadratic_converges_as_theory_says(self, judge: Judge, example: Example) -> None:
         """C1 where the optimum is known."""
+        must_hold(judge, example)
+
+    @offers("digits")
+    @takes("replication")
+    @suite_settings(quick=1, ci=4, nightly=40)
+    @given(example=examples("sync", workload="digits", steps=STEPS, models=MODELS, replication=ONE_CLIENT))
+    def test_it_does_not_matter_who_runs_the_steps(self, judge: Judge, example: Example) -> None:
+        """C6: in-graph and model-parallel train what between-graph trains."""
         must_hold(judge, example)
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 from typing import NoReturn
 
-from psconform.layout import RATES, REDUCTIONS, UPDATES
+from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.probe import DECAY, Probe
 
 from .compress import COMPRESSIONS
@@ -43,6 +43,9 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--staleness", type=int, default=-1, help="async: steps ahead of another worker (-1: any)")
     parser.add_argument("--rate", choices=RATES, default="constant", help="async: or divided by a gradient's staleness")
     parser.add_argument("--local-steps", type=int, default=1, help="no ps: steps between averages of the replicas")
+    parser.add_argument(
+        "--replication", choices=REPLICATIONS, default="between-graph", help="sync: or worker:0 owns all steps"
+    )
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
@@ -54,6 +57,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
         parser.error("--quorum is for --update sync")
     if options.rate != "constant" and options.update != "async":
         parser.error("--rate is for --update async")
+    if options.replication != "between-graph" and (options.update != "sync" or options.quorum):
+        parser.error("--replication is for --update sync without --quorum")
     if options.staleness >= 0 and options.update != "async":
         parser.error("--staleness is for --update async")
     return options
@@ -85,7 +90,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "ps" not in cluster:
         _replica(options, workers=len(cluster["worker"]), task=f"{job}:{index}")
-    from .defects import WORKERS, worker_type
+    from .defects import WORKERS, client_type, worker_type
+    from .in_graph import serve_tower
     from .shard import ShardConfig, tf1
     from .trainer import serve
 
@@ -95,7 +101,18 @@ def main(argv: list[str] | None = None) -> NoReturn:
     if not 0 <= options.quorum <= len(cluster["worker"]):
         raise SystemExit(f"--quorum: must be between 1 and {len(cluster['worker'])}, or 0, got {options.quorum}")
     task, workers = f"{job}:{index}", len(cluster["worker"])
-    probe = _probe(options, workers=workers, task=task)
+    one_client = options.replication != "between-graph" and job == "worker"
+    if one_client and index:
+        logging.info("%s computes for worker:0 on %s", task, cluster[job][index])
+        serve_tower(cluster, index)
+        _end(task)
+    # the one client keeps the record of every worker
+    probes = [
+        _probe(f"worker:{i}" if one_client else task, workers, options) for i in range(workers if one_client else 1)
+    ]
+    probe = probes[0]
+    if options.replication == "model-parallel" and probe.trained is None:
+        raise SystemExit(f"--replication model-parallel: workload {probe.workload} has no model to cut")
     config = ShardConfig(
         slots=probe.slots,
         workers=workers,
@@ -113,6 +130,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         logging.info("%s serves on %s", task, cluster[job][index])
         serve(cluster, index, config)
         probe.close()
+    elif one_client:
+        client = client_type(options.defect, options.replication)(cluster, probes, config)
+        client.train()
+        logging.info("%s trained %d steps; versions %s", task, config.steps, client.seen)
     else:
         worker = worker_type(options.defect, config)(cluster, probe, config)
         worker.train()
@@ -120,7 +141,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     _end(task)
 
 
-def _probe(options: argparse.Namespace, *, workers: int, task: str) -> Probe:
+def _probe(task: str, workers: int, options: argparse.Namespace) -> Probe:
+    """The probe of a task; SystemExit with one line if psconform's spec cannot be read."""
     if not os.environ.get("PSCONFORM_SPEC"):
         return Probe.detached(workers=workers, steps=options.steps, task=task)
     try:
@@ -137,7 +159,7 @@ def _replica(options: argparse.Namespace, *, workers: int, task: str) -> NoRetur
         raise SystemExit("TF_CONFIG: no job ps: then --update must be sync, without --quorum and --compression")
     if options.defect not in REPLICAS:
         raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, REPLICAS))}")
-    probe = _probe(options, workers=workers, task=task)
+    probe = _probe(task, workers, options)
     kind = REPLICAS[options.defect]
     replica = kind(probe, workers=workers, reduction=options.reduction, local_steps=options.local_steps)
     replica.train()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from . import faulty_clients as clients
 from . import faulty_modes as modes
 from . import faulty_shards as shards
 from . import faulty_workers as workers
 from . import reorder, samples
+from .in_graph import InGraph
+from .model_parallel import ModelParallel
 from .quorum import QuorumWorker
 from .shard import Shard, ShardConfig
 from .trainer import Worker
@@ -48,9 +51,24 @@ WORKERS: dict[str, type[Worker]] = {
     "quorum-minus-one": modes.QuorumMinusOne,
     "ssp-off": modes.SspOff,
     "tau-ignored": modes.TauIgnored,
+    # bugs of the one client: between-graph, as which a run of theirs is trained for comparison, too, all is well
+    "tower-repeats-batch": Worker,
+    "detached-slice": Worker,
+}
+
+CLIENTS: dict[str, type[InGraph]] = {
+    "in-graph": InGraph,
+    "model-parallel": ModelParallel,
+    "tower-repeats-batch": clients.RepeatsBatch,
+    "detached-slice": clients.DetachedSlice,
 }
 
 
 def worker_type(defect: str, config: ShardConfig) -> type[Worker]:
     """The worker with this bug or, without one, the healthy worker of this set-up."""
     return QuorumWorker if config.quorum and not defect else WORKERS[defect]
+
+
+def client_type(defect: str, replication: str) -> type[InGraph]:
+    """The one client of a run that is not between-graph, with this bug or, without one, healthy."""
+    return CLIENTS[defect or replication]

@@ -22,7 +22,7 @@ from psconform.layout import Task
 from psconform.probe import Probe
 
 from .compress import TopK
-from .shard import Row, Shard, ShardConfig
+from .shard import Row, Shard, ShardConfig, Tensor
 
 tf1 = tf.compat.v1
 Values = list[NDArray[np.float32]]
@@ -51,15 +51,18 @@ class Worker:
     shard_type = Shard
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig) -> None:
-        self.config, self.probe, self.index = config, probe, probe.index
         task = Task("worker", probe.index)
         self.server = new_server(cluster, task)
         self.graph = tf.Graph()
         with self.graph.as_default():
-            self.shards = [self.shard_type(i, config) for i in range(len(cluster["ps"]))]
+            self._own(probe, config, [self.shard_type(i, config) for i in range(len(cluster["ps"]))])
             self._build()
             self.session = tf1.Session(self.server.target, config=session_config(task, to_ps=True))
             self._bind()
+
+    def _own(self, probe: Probe, config: ShardConfig, shards: list[Shard]) -> None:
+        """What belongs to one worker alone, whoever runs its steps."""
+        self.config, self.probe, self.index, self.shards = config, probe, probe.index, shards
         self.seen: list[int] = [0] * len(self.shards)  # version of each shard at the last read
         self.compressor = None if config.compression == "none" else TopK(len(self.shards), config.slots)
         self._pulled: list[Row] = []  # what came with the answer to the last push, until it is read
@@ -67,13 +70,8 @@ class Worker:
     def _build(self) -> None:
         config, shards = self.config, self.shards
         with self.device():
-            self._theta = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
-            self._x = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
             self._tail = tf1.placeholder(tf.float32, [2 + len(shards) if config.aware else 2])
-            # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
-            # workloads give their gradient at the values that were read: their loss is this one to first order.
-            loss = tf.add_n([tf.reduce_sum(theta * x) for theta, x in zip(self._theta, self._x, strict=True)])
-            gradients = tf.gradients(loss, self._theta)
+            gradients = self._gradients()
             messages = [s.message(g, self.index, self._tail) for s, g in zip(shards, gradients, strict=True)]
         self._push_pull = [s.push(m, self.index, pull=True) for s, m in zip(shards, messages, strict=True)]
         if not config.sync:
@@ -84,6 +82,16 @@ class Worker:
         self._initialise = [s.initialise(theta) for s, theta in zip(shards, self._theta, strict=True)]
         self._initialised = [s.initialised() for s in shards]
         self._goodbye = [s.goodbyes.enqueue(self.index) for s in shards]
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradient with respect to each shard, of what is fed."""
+        self._theta = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
+        self._x = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
+        # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
+        # workloads give their gradient at the values that were read: their loss is this one to first order.
+        loss = tf.add_n([tf.reduce_sum(theta * x) for theta, x in zip(self._theta, self._x, strict=True)])
+        gradients: list[Tensor] = tf.gradients(loss, self._theta)
+        return gradients
 
     def device(self) -> Any:
         """Everything of a worker lives here."""
@@ -216,13 +224,14 @@ def _ancestors(tensors: Sequence[Any]) -> set[Any]:
     return found
 
 
-def new_server(cluster: Cluster, task: Task) -> Any:
-    config = session_config(task, to_ps=task.job == "worker")
+def new_server(cluster: Cluster, task: Task, config: Any = None) -> Any:
+    config = config or session_config(task, to_ps=task.job == "worker")
     spec = tf1.train.ClusterSpec(cluster)
     return tf1.train.Server(spec, job_name=task.job, task_index=task.index, config=config)
 
 
-def session_config(task: Task, *, to_ps: bool) -> Any:
+def session_config(task: Task, *, to_ps: bool, to_workers: bool = False) -> Any:
     filters = [f"/job:{task.job}/task:{task.index}", *(["/job:ps"] if to_ps else [])]
+    filters += ["/job:worker"] if to_workers else []
     # Small graphs: more threads than these only fight for the cores.
     return tf1.ConfigProto(device_filters=filters, intra_op_parallelism_threads=1, inter_op_parallelism_threads=4)

@@ -149,6 +149,18 @@ def test_an_option_is_taken_by_who_has_its_placeholder_and_changes_the_claim(tmp
         target.claimed(Layout(1, 2))
 
 
+def test_replication_is_taken_by_who_has_its_placeholder_and_changes_no_claim(tmp_path):
+    text, layout = GOOD.replace("[claims.async]", "[claims.sync]"), Layout(1, 2, replication="in-graph")
+    with pytest.raises(BadInput, match="--replication: target mine has no such option, got 'in-graph'"):
+        load(tmp_path, text).claimed(layout)
+    target = load(tmp_path, text.replace("--index={index}", "{index}/{replication}"))
+    assert target.modes == ("replication",)
+    assert target.claimed(layout) == target.claimed(Layout(1, 2))
+    tasks = dict.fromkeys(layout.tasks, "localhost:1")
+    workload = {"workload": "ledger", "steps": 1, "seed": 0}
+    assert "0/in-graph" in target.command(layout.worker_tasks[0], tasks, layout=layout, workload=workload).argv
+
+
 def test_a_near_miss_is_suggested(tmp_path):
     text = GOOD.replace('"at-least-once"', '"at-least-onc"')
     assert refused(tmp_path, text).endswith("(did you mean 'at-least-once'?)")

@@ -92,6 +92,7 @@ def judge(
     staleness: int | None = None,
     rate: str = "constant",
     local_steps: int = 1,
+    replication: str = "between-graph",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -121,6 +122,7 @@ def judge(
         staleness: async only: the most steps that a worker may be ahead of another; by default as many as it likes.
         rate: async only: ``constant``, or ``staleness-aware``: divided by the staleness of a gradient.
         local_steps: layouts with ps=0: steps that a replica takes by itself before all are averaged.
+        replication: sync only: ``between-graph``, ``in-graph`` or ``model-parallel``.
         workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
@@ -153,6 +155,7 @@ def judge(
         staleness=staleness,
         rate=rate,
         local_steps=local_steps,
+        replication=replication,
         workload=workload,
         steps=steps,
         seed=seed,

@@ -67,6 +67,9 @@ def run(
     local_steps: Annotated[
         int, typer.Option(metavar="H", help="Layouts with ps=0: steps of a replica by itself before all are averaged.")
     ] = 1,
+    replication: Annotated[
+        str, typer.Option(help="Sync only: between-graph, in-graph or model-parallel (digits, quadratic).")
+    ] = "between-graph",
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
@@ -113,6 +116,7 @@ def run(
         "staleness": staleness,
         "rate": rate,
         "local_steps": local_steps,
+        "replication": replication,
         "workload": workload,
         "steps": steps,
         "seed": seed,

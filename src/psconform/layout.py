@@ -10,6 +10,7 @@ from .errors import BadInput
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
 RATES = ("constant", "staleness-aware")
+REPLICATIONS = ("between-graph", "in-graph", "model-parallel")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 MAX_LOCAL_STEPS = 1000
@@ -58,6 +59,8 @@ class Layout:
     ``staleness`` is how many steps a worker may be ahead of another in async; None: as many as it likes.
     ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
     ``local_steps`` is how many steps a replica takes by itself before all are averaged (1: gradients are, each step).
+    ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
+    spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
     """
 
     ps: int = 2
@@ -68,6 +71,7 @@ class Layout:
     staleness: int | None = None
     rate: str = "constant"
     local_steps: int = 1
+    replication: str = "between-graph"
 
     def __post_init__(self) -> None:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
@@ -90,6 +94,7 @@ class Layout:
             raise BadInput("--rate", "unknown rate", value=self.rate, choices=RATES)
         if self.rate != "constant" and self.update != "async":
             raise BadInput("--rate", "is for --update async", value=self.rate)
+        self._check_replication()
         if self.all_reduce:
             self._check_all_reduce()
         if not self.all_reduce and self.local_steps != 1:
@@ -100,6 +105,8 @@ class Layout:
             raise BadInput("--update", "must be sync without a ps", value=self.update)
         if self.quorum:
             raise BadInput("--quorum", "needs a ps", value=self.quorum)
+        if self.replication != "between-graph":
+            raise BadInput("--replication", "needs a ps", value=self.replication)
         if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
             problem = f"must be between 1 and {MAX_LOCAL_STEPS}"
             raise BadInput("--local-steps", problem, value=self.local_steps)
@@ -107,6 +114,15 @@ class Layout:
             raise BadInput(
                 "--reduction", "must be mean with --local-steps: replicas are averaged", value=self.reduction
             )
+
+    def _check_replication(self) -> None:
+        if self.replication not in REPLICATIONS:
+            raise BadInput("--replication", "unknown replication", value=self.replication, choices=REPLICATIONS)
+        if self.replication != "between-graph" and self.update != "sync":
+            raise BadInput("--replication", "is for --update sync", value=self.replication)
+        if self.replication != "between-graph" and self.quorum:
+            problem = "must be between-graph with --quorum: one client has no late workers"
+            raise BadInput("--replication", problem, value=self.replication)
 
     @classmethod
     def parse(
@@ -119,6 +135,7 @@ class Layout:
         staleness: int | None = None,
         rate: str = "constant",
         local_steps: int = 1,
+        replication: str = "between-graph",
     ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
@@ -145,6 +162,7 @@ class Layout:
             staleness=staleness,
             rate=rate,
             local_steps=local_steps,
+            replication=replication,
         )
 
     @property
@@ -183,6 +201,7 @@ class Layout:
             )
         more = f" {self.quorum} of {self.workers}" if self.quorum else ""
         more += f" of replicas every {self.local_steps} steps" if self.local_steps > 1 else ""
+        more += f", {self.replication}" if self.replication != "between-graph" else ""
         return f"{self.update} {self.reduction}{more}"
 
     @property

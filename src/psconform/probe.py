@@ -244,7 +244,7 @@ class Probe:
     """Gives a worker its gradients and records what it read, pushed and got acknowledged.
 
     Every event is one ``write`` of one line to ``events/JOB-INDEX.jsonl`` in the run folder, so that SIGKILL costs at
-    most the last line. Not thread-safe: one probe per task, used by one thread.
+    most the last line. Not thread-safe: one probe per task, used by one thread at a time.
     """
 
     def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
@@ -344,6 +344,25 @@ class Probe:
         if used is not None:
             self._event("samples", step=step, ids=[int(i) for i in used])
         return found
+
+    def used(self, step: int, samples: Sequence[int] | None) -> None:
+        """Record the samples of ``step``, for a trainer that computes the gradient itself, in place of ``gradients``.
+
+        Args:
+            step: from 0.
+            samples: ids of this worker's share of the samples; None for a workload without samples.
+
+        Raises:
+            ValueError: the step is not one of this workload.
+        """
+        self._computes(step)
+        if samples is not None:
+            self._event("samples", step=step, ids=[int(i) for i in samples])
+
+    @property
+    def trained(self) -> Any:
+        """What is trained, as a `trained.Trained`: its ``model``, ``data`` and ``rate``. None for a ledger."""
+        return None if self._ledger is not None else self._trained
 
     def samples(self, step: int) -> list[int] | None:
         """Ids of the samples that this worker should use at ``step``; None if this workload has no samples."""

@@ -25,7 +25,7 @@ REPLAY = 2e-6
 
 
 @dataclass(frozen=True)
-class _Training:
+class Training:
     """A run that trains a model: what it trains, on what, from where."""
 
     history: History
@@ -42,9 +42,9 @@ class _Training:
         return np.asarray(join(list(worker.reads.values[index]), self.model.size), np.float64)
 
 
-def training_of(history: History) -> _Training:
+def training_of(history: History) -> Training:
     """What ``history`` trains."""
-    return _Training(history, model_of(history.spec), batches_of(history.spec, history.data))
+    return Training(history, model_of(history.spec), batches_of(history.spec, history.data))
 
 
 def follows_serial(history: History) -> Verdict:
@@ -62,16 +62,16 @@ def follows_serial(history: History) -> Verdict:
         return not_judged("needs a claim: reduction is none")
     run = training_of(history)
     rounds = history.steps
-    path = _serial(run, run.start, rounds)
+    path = serial_path(run, run.start, rounds)
     tolerance = drift_tolerance(rounds)
-    stable = _stable(run, path)
+    stable = is_stable(run, path)
     largest = local = 0.0
     lines: list[str] = []
     for worker in history.workers:
-        found = _by_round(run, worker)
+        found = by_round(run, worker)
         errors = _step_errors(run, found)
         for step in sorted(found):
-            off, wrong = _relative(found[step] - path[step], path[step]), errors.get(step, 0.0)
+            off, wrong = relative(found[step] - path[step], path[step]), errors.get(step, 0.0)
             if step:
                 largest, local = max(largest, off), max(local, wrong)
             if wrong > STEP_ERROR:
@@ -91,7 +91,7 @@ def follows_serial(history: History) -> Verdict:
     return valid(said, largest_deviation=largest, largest_step_error=local)
 
 
-def _rate(run: _Training) -> str:
+def _rate(run: Training) -> str:
     """On the quadratic: how fast it came nearer to the optimum, and how fast it must at least, in the long run."""
     model, history = run.model, run.history
     if not isinstance(model, Quadratic):
@@ -104,7 +104,7 @@ def _rate(run: _Training) -> str:
     return f"; distance x {measured:.5f} per round, in theory at most {theory:.5f} in the long run"
 
 
-def _serial(run: _Training, start: Path, steps: int) -> Path:
+def serial_path(run: Training, start: Path, steps: int) -> Path:
     workload = run.history.workload
     return delayed_sgd(
         run.model,
@@ -117,16 +117,16 @@ def _serial(run: _Training, start: Path, steps: int) -> Path:
     )
 
 
-def _stable(run: _Training, path: Path) -> bool:
+def is_stable(run: Training, path: Path) -> bool:
     """A nudge of the initial parameters does not grow."""
     direction = np.where(np.arange(run.model.size) % 2 == 0, 1.0, -1.0)
     nudge = NUDGE * max(float(np.linalg.norm(run.start)), 1e-30) / np.sqrt(run.model.size) * direction
-    other = _serial(run, run.start + nudge, len(path) - 1)
+    other = serial_path(run, run.start + nudge, len(path) - 1)
     apart = np.linalg.norm(other - path, axis=1) / np.linalg.norm(nudge)
     return bool(np.isfinite(apart).all() and (apart <= AMPLIFIED).all())
 
 
-def _by_round(run: _Training, worker: Worker) -> dict[int, Path]:
+def by_round(run: Training, worker: Worker) -> dict[int, Path]:
     """The parameters that a worker read at each round; after the last one only once all are done."""
     reads, steps = worker.reads, run.history.steps
     found: dict[int, Path] = {}
@@ -137,18 +137,24 @@ def _by_round(run: _Training, worker: Worker) -> dict[int, Path]:
     return found
 
 
-def _step_errors(run: _Training, found: dict[int, Path]) -> dict[int, float]:
+def _step_errors(run: Training, found: dict[int, Path]) -> dict[int, float]:
     """By round: how far it is from one serial step after the round before, relative to the parameters."""
-    workload, errors = run.history.workload, {}
+    return {step: relative(off, found[step - 1]) for step, off in step_residuals(run, found).items()}
+
+
+def step_residuals(run: Training, found: dict[int, Path]) -> dict[int, Path]:
+    """By round: what it has beyond one serial step after the round before, float64[size]."""
+    workload, residuals = run.history.workload, {}
     for step, now in found.items():
         before, late = found.get(step - 1), found.get(max(0, step - 1 - workload.delay))
         if before is not None and late is not None:
             gradient = union_gradient(run.model, run.history.data, run.batches, theta=late, step=step - 1)
-            errors[step] = _relative(now - (before - workload.learning_rate * gradient), before)
-    return errors
+            residuals[step] = now - (before - workload.learning_rate * gradient)
+    return residuals
 
 
-def _relative(difference: Path, reference: Path) -> float:
+def relative(difference: Path, reference: Path) -> float:
+    """Size of a difference as a share of what it is a difference of; NaN counts as inf."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         size = float(np.linalg.norm(difference) / np.linalg.norm(reference))
     return size if np.isfinite(size) else float("inf") if difference.any() else 0.0
@@ -183,7 +189,7 @@ def converges(history: History) -> Verdict:
     return _within_bound(run, int(taus.max()), said)
 
 
-def _gradients(run: _Training) -> tuple[Path, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+def _gradients(run: Training) -> tuple[Path, NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """Of all accepted pushes: learning rate x gradient [A, V, slots]; staleness [A, P] and version at apply [A, P]."""
     workload, size = run.history.workload, run.model.size
     slots = -(-size // run.history.layout.ps)
@@ -210,7 +216,7 @@ def _gradients(run: _Training) -> tuple[Path, NDArray[np.int64] | None, NDArray[
     return np.array(updates), np.array(taus) if known else None, np.array(versions) if known else None
 
 
-def _replayed(run: _Training, gradients: Path, order: NDArray[np.int64] | None) -> tuple[list[str], float]:
+def _replayed(run: Training, gradients: Path, order: NDArray[np.int64] | None) -> tuple[list[str], float]:
     """Compare the final reads, and with versions all others, with the initial parameters less the gradients."""
     history, largest, lines = run.history, 0.0, list[str]()
     slots = gradients.shape[2]
@@ -232,7 +238,7 @@ def _replayed(run: _Training, gradients: Path, order: NDArray[np.int64] | None) 
                         continue
                     at = int(reads.versions[index, shard]) - first
                 seen = np.asarray(reads.values[index][shard], np.float64)
-                off = _relative(seen - path[at], path[at]) if 0 <= at < len(path) else float("inf")
+                off = relative(seen - path[at], path[at]) if 0 <= at < len(path) else float("inf")
                 largest = max(largest, off)
                 if off > REPLAY * np.sqrt(len(path)) and len(lines) < MOST:
                     lines.append(
@@ -242,7 +248,7 @@ def _replayed(run: _Training, gradients: Path, order: NDArray[np.int64] | None) 
     return lines, largest
 
 
-def _within_bound(run: _Training, delay: int, said: str) -> Verdict:
+def _within_bound(run: Training, delay: int, said: str) -> Verdict:
     model, history = run.model, run.history
     assert isinstance(model, Quadratic)
     updates = int((history.outcomes == OK).sum())

@@ -19,6 +19,7 @@ from . import (
     rate,
     reads,
     replicas,
+    replication,
     staleness,
     straggler,
     synchronous,
@@ -101,6 +102,16 @@ CHECKS: tuple[Check, ...] = (
     Check("C3", "finite parameters", training.finite_parameters, "", finite=False, workloads=ALL),
     Check("C4", "compression", compression.compression, "compression", ("any",), acked=True, workloads=DENSE),
     Check("C5", "local steps", replicas.local_steps, "", (), SYNC),
+    Check(
+        "C6",
+        "replication",
+        replication.same_as_between_graph,
+        "barrier",
+        ("none", "r-of-n"),
+        SYNC,
+        workloads=TRAINED,
+        acked=True,
+    ),
 )
 
 

@@ -22,6 +22,8 @@ MAX_CELLS = 4_000_000
 """Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
 PLAIN = "plain"
 """Folder in a decayed ledger's run folder: the run of a plain ledger in the same set-up."""
+TWIN = "twin"
+"""Folder in the run folder of a model trained in-graph or model-parallel: the same training, between-graph."""
 Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
 
 

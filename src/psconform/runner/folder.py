@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..errors import BadInput
-from ..history.manifest import PLAIN, Manifest, Workload, write_json
+from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
@@ -25,7 +25,7 @@ VECTORS_MIB = 256
 
 def new_folder(path: Path) -> Path:
     """Make an empty run folder; raises BadInput if something is in the way (nothing is ever overwritten)."""
-    if path.exists() and (not path.is_dir() or any(entry.name != PLAIN for entry in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name not in (PLAIN, TWIN) for entry in path.iterdir())):
         raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(path))
     try:
         for part in PARTS:

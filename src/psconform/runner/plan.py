@@ -52,6 +52,7 @@ class Plan:
         parts += ["--staleness", str(self.layout.staleness)] if self.layout.staleness is not None else []
         parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
         parts += ["--local-steps", str(self.layout.local_steps)] if self.layout.local_steps > 1 else []
+        parts += ["--replication", self.layout.replication] if self.layout.replication != "between-graph" else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
@@ -79,6 +80,7 @@ def make_plan(
     staleness: int | None = None,
     rate: str = "constant",
     local_steps: int = 1,
+    replication: str = "between-graph",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -99,6 +101,7 @@ def make_plan(
         ("--update", update),
         ("--reduction", reduction),
         ("--rate", rate),
+        ("--replication", replication),
         ("--defect", defect),
         ("TARGET", target),
     ):
@@ -124,6 +127,7 @@ def make_plan(
             staleness=staleness,
             rate=rate,
             local_steps=local_steps,
+            replication=replication,
         )
     )
     if workload not in WORKLOADS:
@@ -192,6 +196,9 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
         raise BadInput("--workload", "needs a ps: a replica has no order of its own", value=workload)
     if layout.rate != "constant" and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --rate", value=workload)
+    if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
+        problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
+        raise BadInput("--workload", problem, value=workload)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 

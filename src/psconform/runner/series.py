@@ -148,6 +148,7 @@ class Series:
             "staleness": plan.layout.staleness,
             "rate": plan.layout.rate,
             "local_steps": plan.layout.local_steps,
+            "replication": plan.layout.replication,
             "defect": plan.defect,
             "slow": dict(plan.workload.slow),
             "asked_for": len(self.plans),

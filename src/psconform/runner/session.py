@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from ..history.manifest import PLAIN, Manifest, Workload
+from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.local import LocalLauncher
 from ..probe import UNIT
 from .calibrate import SCALES, STEPS, learning_rate
@@ -55,6 +55,7 @@ class Session:
             workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))
             try:
                 self._plain_ledger(plan, launcher, workload)
+                self._twin(plan, launcher, workload)
                 self.clusters += 1
                 manifest = execute(
                     plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify
@@ -75,6 +76,14 @@ class Session:
         self.clusters += 1
         execute(plan, launcher, folder=plan.out / PLAIN, layout=plan.layout, workload=plain)
 
+    def _twin(self, plan: Plan, launcher: LocalLauncher, workload: Workload) -> None:
+        """A model trained in-graph or model-parallel is compared with the same training between-graph, run first."""
+        if workload.is_ledger or plan.layout.replication == "between-graph":
+            return
+        layout = dataclasses.replace(plan.layout, replication="between-graph")
+        self.clusters += 1
+        execute(plan, launcher, folder=plan.out / TWIN, layout=layout, workload=workload)
+
     def _unit(self, plan: Plan, launcher: LocalLauncher) -> float:
         if plan.target.unit is not None:
             return plan.target.unit(plan.layout)
@@ -88,7 +97,9 @@ class Session:
     def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
-        layout = dataclasses.replace(plan.layout, workers=1, quorum=min(plan.layout.quorum, 1), local_steps=1)
+        layout = dataclasses.replace(
+            plan.layout, workers=1, quorum=min(plan.layout.quorum, 1), local_steps=1, replication="between-graph"
+        )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         self.clusters += 1
         launcher.scratch(folder)

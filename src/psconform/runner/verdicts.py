@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checks import CHECKS, judge_history
 from ..history.build import load_history, outcome_counts
-from ..history.manifest import PLAIN, Manifest, write_json
+from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
 from ..verdict import Verdict, exit_code
 from .curves import Curves, curves_of
@@ -67,6 +67,8 @@ def judge_folder(folder: Path) -> Judged:
     history = load_history(folder, manifest)
     if manifest.workload.name == "decayed-ledger":
         history = dataclasses.replace(history, plain=_plain(folder / PLAIN))
+    if manifest.layout.replication != "between-graph" and not manifest.workload.is_ledger:
+        history = dataclasses.replace(history, twin=_twin(folder / TWIN, manifest))
     return Judged(folder, manifest, history, tuple(judge_history(history)), timing_of(history), _curves(history))
 
 
@@ -82,6 +84,17 @@ def _plain(folder: Path) -> str | None:
     found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
     verdicts = [v for v in found if v.status in ("violated", "unknown")]
     return ", ".join(f"{verdict.guarantee} {verdict.status}" for verdict in verdicts)
+
+
+def _twin(folder: Path, manifest: Manifest) -> History | str:
+    """The same training between-graph, or why there is none to compare with."""
+    if not folder.is_dir():
+        return "was not run"
+    twin = Manifest.read(folder)
+    same = dataclasses.replace(manifest.layout, replication="between-graph")
+    if (twin.layout, twin.workload, twin.claims) != (same, manifest.workload, manifest.claims):
+        return "is a run of another set-up"
+    return load_history(folder, twin)
 
 
 def _curves(history: History) -> Curves | None:

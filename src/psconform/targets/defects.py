@@ -256,4 +256,22 @@ DEFECTS: dict[str, Defect] = {
         ps=0,
         all_reduce=True,
     ),
+    "tower-repeats-batch": Defect(
+        "in-graph, the last tower is fed the samples of the first",
+        "C6",
+        ("C1", "R5"),
+        SYNC,
+        workers=2,
+        workload="digits",
+        mode={"replication": "in-graph"},
+    ),
+    "detached-slice": Defect(
+        "model-parallel, the last worker's gradient comes from its own activations alone",
+        "C6",
+        ("C1",),
+        SYNC,
+        workers=2,
+        workload="digits",
+        mode={"replication": "model-parallel"},
+    ),
 }

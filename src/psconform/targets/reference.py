@@ -11,7 +11,7 @@ from ..layout import Layout
 from ..probe import UNIT
 from ..workloads import WORKLOADS
 from .defects import DEFECTS, Defect
-from .target import MODES, PLAIN_MODES, Job, Target
+from .target import OPTIONS, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
@@ -40,6 +40,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--staleness={staleness}",
         "--rate={rate}",
         "--local-steps={local_steps}",
+        "--replication={replication}",
         "--compression={compression}",
     )
     if defect:
@@ -54,7 +55,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects", f"{_MODULE}.replica"),
         defects=tuple(DEFECTS),
         workloads=tuple(WORKLOADS),
-        modes=(*MODES, *PLAIN_MODES),
+        modes=OPTIONS,
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
     )
@@ -86,7 +87,7 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
 
 
 def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) -> None:
-    for mode in (*MODES, *PLAIN_MODES):
+    for mode in OPTIONS:
         value, usual = getattr(layout, mode), getattr(Layout(), mode)
         option = f"--{mode.replace('_', '-')}"
         if value != usual and mode not in defect.mode:
@@ -94,6 +95,8 @@ def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) ->
         if value == usual and mode in defect.mode:
             hint = f"Give {option} {defect.mode[mode]}"
             raise BadInput(option, f"defect {name} needs it", value=value, hint=hint)
+    if (needed := defect.mode.get("replication", layout.replication)) != layout.replication:
+        raise BadInput("--replication", f"defect {name} needs {needed} to show", value=layout.replication)
     if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
         problem = f"is too much for defect {name} to show in {steps} steps"
         raise BadInput("--staleness", problem, value=layout.staleness)

@@ -25,6 +25,7 @@ PLACEHOLDERS = (
         "staleness",
         "rate",
         "local_steps",
+        "replication",
         "workload",
         "steps",
         "seed",
@@ -37,8 +38,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
-PLAIN_MODES = ("local_steps",)
-"""Options of the layout that change no claim."""
+OPTIONS = (*MODES, "local_steps", "replication")
+"""Fields of the layout that a target takes if its commands contain the placeholder; the last two change no claim."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Target:
     """A system under test.
 
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
-    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``MODES`` and
-    ``PLAIN_MODES`` that it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both.
+    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
+    it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Target:
 
     def _with_modes(self, claims: Claims, layout: Layout) -> Claims:
         """What is claimed with the options of ``MODES`` that are given; a dimension that is not claimed stays so."""
-        for name in (*MODES, *PLAIN_MODES):
+        for name in OPTIONS:
             value = getattr(layout, name)
             if value != getattr(Layout(), name) and name not in self.modes:
                 hint = f"A command in the target file that contains {{{name}}} takes it"
@@ -162,6 +163,7 @@ class Target:
             "staleness": -1 if layout.staleness is None else layout.staleness,
             "rate": layout.rate,
             "local_steps": layout.local_steps,
+            "replication": layout.replication,
             "compression": "none",
             "python": sys.executable,
             "here": self.here,

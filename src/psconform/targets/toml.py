@@ -14,7 +14,7 @@ from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..layout import REDUCTIONS, UPDATES
 from ..workloads import WORKLOADS
-from .target import MODES, PLACEHOLDERS, PLAIN_MODES, Job, Ready, Target, fill
+from .target import OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
 
@@ -88,7 +88,7 @@ def load_target(path: Path) -> Target:
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
-        modes=tuple(mode for mode in (*MODES, *PLAIN_MODES) if any(_uses(job, mode) for job in jobs.values())),
+        modes=tuple(mode for mode in OPTIONS if any(_uses(job, mode) for job in jobs.values())),
         compressions=tuple(file.compressions),
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
