@@ -14,6 +14,7 @@ from psconform.verdict import exit_code
 from . import bugs
 from . import simulate_modes as modes
 from .simulate import Trainer
+from .test_replication import run as in_graph
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
     for update, workload in itertools.product(("sync", "async"), ("decayed-ledger", "dense-ledger", "digits")):
         trainer = Trainer(update=update, workload=workload)
         verdicts += trainer.judge(tmp_path / f"{update}-{workload}").verdicts
+    verdicts += in_graph(tmp_path / "in-graph").verdicts
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:
         assert check.definition.startswith(f"{check.name}:")
@@ -39,8 +41,9 @@ def test_every_check_is_violated_by_some_bug():
     from .test_checks_modes import VIOLATED as IN_OTHER_MODES
     from .test_convergence import WRONG as UNTRAINED
     from .test_order import WRONG
+    from .test_replication import VIOLATED as REPLICATED
 
-    named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG] for name in names.split()}
+    named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED] for name in names.split()}
     assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 
