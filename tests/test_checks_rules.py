@@ -13,6 +13,7 @@ from psconform.verdict import exit_code
 
 from . import bugs
 from . import simulate_modes as modes
+from .replicas import Ring
 from .simulate import Trainer
 from .test_replication import run as in_graph
 
@@ -30,6 +31,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
         trainer = Trainer(update=update, workload=workload)
         verdicts += trainer.judge(tmp_path / f"{update}-{workload}").verdicts
     verdicts += in_graph(tmp_path / "in-graph").verdicts
+    verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:
         assert check.definition.startswith(f"{check.name}:")
@@ -41,9 +43,10 @@ def test_every_check_is_violated_by_some_bug():
     from .test_checks_modes import VIOLATED as IN_OTHER_MODES
     from .test_convergence import WRONG as UNTRAINED
     from .test_order import WRONG
+    from .test_replicas import VIOLATED as RINGS
     from .test_replication import VIOLATED as REPLICATED
 
-    named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED] for name in names.split()}
+    named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED, *RINGS] for name in names.split()}
     assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 

@@ -20,6 +20,22 @@ command = ["{python}", "train.py", "--hosts={worker_hosts}"]
 """
 
 
+VIOLATED = [
+    (rings.OwnGradient, {}, "S7 S1"),
+    (rings.OwnGradient, {"reduction": "sum"}, "S7 S1"),
+    (rings.OwnGradient, {"workload": "digits"}, "S7 C1"),
+    (rings.OwnGradient, {"workload": "dense-ledger"}, "S7 S1"),
+    (rings.OwnNonce, {}, "S7 I1"),
+    (rings.LastBit, {"workload": "digits"}, "S7"),
+    (rings.Poisoned, {"workload": "quadratic"}, "C3"),  # no other check looks past a NaN
+    (rings.KeepsItsOwn, {"local_steps": 4}, "S7 C5"),
+    (rings.LeavesOut, {"local_steps": 4}, "C5"),
+    (rings.AddsUp, {"local_steps": 4}, "C5"),
+    (rings.TooEarly, {"local_steps": 4}, "C5"),
+    (rings.TooLate, {"local_steps": 2}, "S7 C5"),
+]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("workload", ["ledger", "dense-ledger", "digits", "quadratic"])
@@ -40,23 +56,7 @@ def test_healthy_local_steps_are_valid(tmp_path, workers, steps, local_steps, re
     assert of(judged, "valid") == {"S7", "C5", "I1", "I2", "C3"}
 
 
-@pytest.mark.parametrize(
-    ("ring", "options", "names"),
-    [
-        (rings.OwnGradient, {}, "S7 S1"),
-        (rings.OwnGradient, {"reduction": "sum"}, "S7 S1"),
-        (rings.OwnGradient, {"workload": "digits"}, "S7 C1"),
-        (rings.OwnGradient, {"workload": "dense-ledger"}, "S7 S1"),
-        (rings.OwnNonce, {}, "S7 I1"),
-        (rings.LastBit, {"workload": "digits"}, "S7"),
-        (rings.Poisoned, {"workload": "quadratic"}, "C3"),  # no other check looks past a NaN
-        (rings.KeepsItsOwn, {"local_steps": 4}, "S7 C5"),
-        (rings.LeavesOut, {"local_steps": 4}, "C5"),
-        (rings.AddsUp, {"local_steps": 4}, "C5"),
-        (rings.TooEarly, {"local_steps": 4}, "C5"),
-        (rings.TooLate, {"local_steps": 2}, "S7 C5"),
-    ],
-)
+@pytest.mark.parametrize(("ring", "options", "names"), VIOLATED)
 def test_broken_replicas_are_found(tmp_path, ring, options, names):
     judged = ring(**options).judge(tmp_path / "run")
     assert of(judged, "violated") == set(names.split()), judged.verdicts
