@@ -185,3 +185,13 @@ def test_quadratic_names_its_rate_and_the_theory(tmp_path):
 def test_bad_options_are_refused(tmp_path, options, says):
     with pytest.raises(BadInput, match=says):
         make_plan(out=tmp_path, layout="ps=1,worker=3", **options)
+
+
+@pytest.mark.parametrize("learning_rate", [4.0, 8.0, 32.0, 100.0])
+@pytest.mark.parametrize("model", ["softmax", "mlp"])
+def test_where_a_gradient_is_uncertain_a_step_is(tmp_path, model, learning_rate):
+    training = {"model": model, "learning_rate": learning_rate}
+    healthy = judged(Training, tmp_path / "healthy", workers=3, steps=60, training=training)
+    assert verdict(healthy, "C1").status == "valid", healthy.verdicts
+    broken = judged(bugs.LosesGradient, tmp_path / "broken", workers=3, steps=60, training=training)
+    assert verdict(broken, "C1").status == "violated"
