@@ -66,7 +66,7 @@ class QuorumWorker(Worker):
     def _bind(self) -> None:
         super()._bind()
         options = tf1.RunOptions(timeout_in_ms=int(CALL_TIMEOUT_S * 1000))
-        feeds = [*(self._theta if self._needs_theta else ()), *self._x]
+        feeds = self._theta if self._needs_theta else []
 
         def bound(pushes: list[Tensor]) -> Any:
             call = self.session.make_callable(pushes, feed_list=feeds, accept_options=True)

@@ -69,7 +69,9 @@ class Worker:
         config, shards = self.config, self.shards
         with self.device():
             self._theta = [tf1.placeholder(tf.float32, [config.slots]) for _ in shards]
-            self._x = [tf1.placeholder(tf.float32, message.shape) for message in self._sent]
+            self._x = tf.numpy_function(lambda: self._sent, [], [tf.float32] * len(shards))  # spares feeding it
+            for x, message in zip(self._x, self._sent, strict=True):
+                x.set_shape(message.shape)
             # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
             # workloads give their gradient at the values that were read: their loss is this one to first order. What
             # follows the gradient in a message goes through it as if it belonged to more parameters, all zero.
@@ -98,7 +100,7 @@ class Worker:
             call = self.session.make_callable(fetches, feed_list=list(feeds), accept_options=True)
             return partial(call, options=options)
 
-        feeds = [*(self._theta if self._needs_theta else ()), *self._x]
+        feeds = self._theta if self._needs_theta else []
         self._run_push_pull = bound(self._push_pull, feeds)
         self._run_push = self._run_push_pull if self.config.sync else bound(self._push, feeds)
         self._run_read = bound(self._read, [s.until for s in self.shards] if self.config.sync else [])
@@ -184,13 +186,13 @@ class Worker:
         return accepted, self._versions(rows)
 
     def _written(self, values: Values, gradient: Values, step: int, seconds: Sequence[int]) -> Values:
-        """What is fed to push this gradient: see Shard.write.
+        """Write what is to be sent, see Shard.write; returns what is to be fed.
 
         In the same memory each time, for nobody pushes before the last call has been answered.
         """
         for shard, sent, x, second in zip(self.shards, self._sent, gradient, seconds, strict=True):
             shard.write(sent, x, step, second)
-        return [*(values if self._needs_theta else ()), *self._sent]
+        return values if self._needs_theta else []
 
     def awaits(self, step: int) -> int:
         """The version that every shard must have before a worker that has pushed ``step`` goes on, in sync."""
