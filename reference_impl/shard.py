@@ -10,10 +10,10 @@ read returns one version of parameters and counters together. The variable has r
 with the highest total is the newest, and the version, the number of updates of theta, is that total (async), or that
 total divided by the gradients of a round (sync). Counters in float32 are exact up to 2**24.
 
-Async has one row, and a push subtracts from it in place. Sync has two. Row ``version % 2`` is what everybody reads; the
-round that is not complete yet is summed up in the other one: its first gradient writes "the row that is read, less this
-gradient", the next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs
-nothing, and a push goes over the parameters once.
+Async has one row, and a push puts another one in its place, made in the memory of its message: so what is being read
+stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what everybody reads; the round that is not
+complete yet is summed up in the other one: its first gradient writes "the row that is read, less this gradient", the
+next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs nothing.
 
 What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. TensorFlow
 takes all feeds and fetches through the worker, so a number that the client feeds to a ps travels as a tensor of its own
@@ -145,8 +145,8 @@ class Shard:
     def write(self, message: Row, gradient: Row, step: int, second: int) -> None:
         """Fill in a message; ``second`` is the awaited version or, if staleness matters, the one that was read.
 
-        Here, and not in the graph, for numbers have to be copied once anyway: TensorFlow copies what it is fed unless
-        it is aligned.
+        Here, and not in the graph, where that would be another copy: TensorFlow copies what it is given unless it is
+        aligned, as a message is.
         """
         np.multiply(gradient, np.float32(self.weight() * self.config.learning_rate), out=message[: self.config.slots])
         message[-TAIL:] = step, second
