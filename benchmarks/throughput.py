@@ -36,8 +36,11 @@ NOTES = """## Where the time goes
 A step is one call: the gradient travels to each ps in one tensor, one row travels back, and a tensor that travels costs
 more than anything that is computed. Small models are bound by the threads and calls that each tensor needs; there the
 reference sends as many as raw TensorFlow. Large ones are bound by moving bytes, and the reference moves twice as many
-as raw, which for this model moves gradients only: the ceiling is raw+read. Beyond that the reference copies each
-gradient once on the worker, to put the counters behind it, and in sync each row once before it is sent."""
+as raw, which for this model moves gradients only. So raw+read is what to expect of it: it differs by what a step costs
+besides. A gradient is copied once on the worker, as in raw: there by TensorFlow, which copies what it is fed, here
+by numpy into aligned memory with the counters behind it, which TensorFlow takes as it is. In async a ps goes over the
+parameters once for each push and copies nothing. In sync it copies each row before it is sent, and the first gradient
+of a round goes over the parameters three times."""
 SIDES = ("reference", "raw", "raw+read")
 HEADS = ("update", "parameters", "layout", "side", "steps/s", "of raw", "in rounds", "CPU, ms", "of it worker", "ps")
 

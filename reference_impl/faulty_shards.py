@@ -146,4 +146,4 @@ class Clip(Shard):
     most = 30_000.0
 
     def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        return tf.clip_by_norm(gradient, self.most)
+        return tf.clip_by_norm(gradient, self.most * self.weight())

@@ -179,7 +179,7 @@ class RetryTwice(Worker):
         super()._build()
         self._again = []
         for shard, x in zip(self.shards, self._x, strict=True):
-            less = tf.pad(x * (shard.weight() * self.config.learning_rate), [[0, shard.shape[1] - self.config.slots]])
+            less = tf.pad(x[: self.config.slots], [[0, shard.shape[1] - self.config.slots]])
             with shard.device():
                 self._again.append(shard.section.execute(lambda s=shard, d=less: _subtract(s, d)))
 
@@ -187,7 +187,7 @@ class RetryTwice(Worker):
         answer = super().push(step, values, gradient)
         if (self.index, step) == victim(self.config):
             self.probe.push(step, 1)
-            self.session.run(self._again, dict(zip(self._x, gradient, strict=True)))
+            self.session.run(self._again)
         return answer
 
 

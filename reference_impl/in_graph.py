@@ -63,7 +63,11 @@ class Tower(Worker):
     @property
     def ops(self) -> tuple[list[Tensor], list[Tensor]]:
         """What one push of this tower fetches, a row per shard, and what it must be fed."""
-        return self._push_pull, [*(self._theta if self._needs_theta else ()), *self._x, self._tail]
+        return self._push_pull, [*(self._theta if self._needs_theta else ()), *self._x]
+
+    def _inputs(self) -> list[Tensor]:
+        """Fed: the tower may live in another process, which has no function of this one."""
+        return [tf1.placeholder(tf.float32, message.shape) for message in self._sent]
 
     @property
     def goodbyes(self) -> list[Any]:
@@ -77,14 +81,14 @@ class Tower(Worker):
             self.probe.read(values, versions, step=step)
         feeds = self.computed(step, values)
         self.probe.push(step)
-        return [*feeds, self._message_tail(step)]
+        return feeds
 
     def computed(self, step: int, values: Values) -> Values:
-        """The gradient of each shard, behind the values that it is taken at if the graph needs them."""
+        """What is sent to each shard, behind the values that it is taken at if the graph needs them."""
         gradient = self.gradients(step, values)
         if self.compressor is not None:
             gradient = self.compressor.compress(gradient)
-        return [*(values if self._needs_theta else ()), *gradient]
+        return [*self._written(values, gradient, step, [self.awaits(step)] * len(self.shards)), *self._sent]
 
     def answered(self, step: int, rows: list[Row]) -> None:
         """Record the acknowledgement that these rows, one per shard, are; in sync the round is then complete."""

@@ -19,7 +19,7 @@ from psconform.models import Mlp, Model, Quadratic, Softmax
 from psconform.probe import Probe
 
 from .in_graph import InGraph, Tower
-from .shard import Shard, ShardConfig, Tensor, tf1
+from .shard import TAIL, Shard, ShardConfig, Tensor, tf1
 from .trainer import Values
 
 
@@ -38,19 +38,23 @@ class Slice(Tower):
         theta: list[Tensor],
         gradients: list[Tensor],
     ) -> None:
-        self._theta, self._x, self._found = theta, [], gradients
+        self._theta, self._found = theta, gradients
         self._old: deque[Values] = deque(maxlen=int(probe.trained.spec["delay"]) + 1)
         super().__init__(probe, config, shards)
 
     def _gradients(self) -> list[Tensor]:
-        scale = np.float32(self.config.workers * self.probe.trained.rate)
-        return [gradient * scale for gradient in self._found]
+        slots, weight = self.config.slots, self.shards[0].weight() * self.config.learning_rate
+        scale = np.float32(self.config.workers * self.probe.trained.rate * weight)
+        self._x = [tf1.placeholder(tf.float32, [len(message) - slots]) for message in self._sent]
+        return [tf.concat([gradient * scale, x], 0) for gradient, x in zip(self._found, self._x, strict=True)]
 
     def computed(self, step: int, values: Values) -> Values:
-        """No gradient, for the graph computes it: only the values that it is taken at (``--delay``)."""
+        """The values that gradients are taken at (``--delay``), and what follows them; the graph computes them."""
         self.probe.used(step, self.probe.samples(step))
         self._old.append(values)
-        return self._old[0]
+        for message in self._sent:
+            message[-TAIL:] = step, self.awaits(step)
+        return [*self._old[0], *(message[self.config.slots :] for message in self._sent)]
 
 
 class ModelParallel(InGraph):

@@ -66,7 +66,7 @@ class QuorumWorker(Worker):
     def _bind(self) -> None:
         super()._bind()
         options = tf1.RunOptions(timeout_in_ms=int(CALL_TIMEOUT_S * 1000))
-        feeds = [*(self._theta if self._needs_theta else ()), *self._x, self._tail]
+        feeds = self._theta if self._needs_theta else []
 
         def bound(pushes: list[Tensor]) -> Any:
             call = self.session.make_callable(pushes, feed_list=feeds, accept_options=True)
@@ -113,8 +113,7 @@ class QuorumWorker(Worker):
 
     def offer(self, values: Values, gradient: Values, at: int) -> bool:
         """Push a gradient as one computed at version ``at``; True if it is taken."""
-        tail = np.array([self.accepted, at], np.float32)
-        feeds = [*(values if self._needs_theta else ()), *gradient, tail]
+        feeds = self._written(values, gradient, self.accepted, [at] * len(self.shards))
         accepted = bool(self._offer(*feeds)[0])
         if accepted and len(self.shards) > 1 and not all(self._follow(*feeds)):
             raise RuntimeError(f"worker:{self.index}: ps:0 took a gradient of version {at}, another ps did not")

@@ -10,10 +10,10 @@ read returns one version of parameters and counters together. The variable has r
 with the highest total is the newest, and the version, the number of updates of theta, is that total (async), or that
 total divided by the gradients of a round (sync). Counters in float32 are exact up to 2**24.
 
-Async has one row, and a push subtracts from it in place. Sync has two. Row ``version % 2`` is what everybody reads; the
-round that is not complete yet is summed up in the other one: its first gradient writes "the row that is read, less this
-gradient", the next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs
-nothing, and a push goes over the parameters once.
+Async has one row, and a push puts another one in its place, made in the memory of its message: so what is being read
+stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what everybody reads; the round that is not
+complete yet is summed up in the other one: its first gradient writes "the row that is read, less this gradient", the
+next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs nothing.
 
 What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. TensorFlow
 takes all feeds and fetches through the worker, so a number that the client feeds to a ps travels as a tensor of its own
@@ -38,6 +38,7 @@ tf1 = tf.compat.v1
 Tensor = Any  # TensorFlow's own annotations are not visible to type checkers
 Row = NDArray[np.float32]
 ALIGN = 16  # floats: EIGEN_MAX_ALIGN_BYTES
+TAIL = 2  # numbers at the end of a message that are no part of a row: the step, and a version
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,29 @@ class Shard:
             # Once and for all, even if a chief comes twice; one assignment, so nobody sees half of it.
             return self.section.execute(lambda: tf.cond(self.state.is_initialized(), lambda: tf.constant(False), write))
 
-    def message(self, gradient: Tensor, worker: int, tail: Tensor) -> Tensor:
-        """What a worker sends: what an accepted gradient takes from a row, and ``tail`` = [step, awaited version].
+    def blank(self, worker: int) -> Row:
+        """Room for what a worker sends: what an accepted gradient takes from a row, and two numbers of its tail."""
+        size = self.shape[1] + TAIL
+        room = np.zeros(size + ALIGN, np.float32)
+        start = -(room.ctypes.data // room.itemsize) % ALIGN
+        message = room[start : start + size]
+        message[self.shape[1] + worker - self.counters] = message[self.shape[1] - 1] = -1.0
+        return message
 
-        With a staleness-aware rate the version that was read of each shard follows, and its own takes the second place.
+    def write(self, message: Row, gradient: Row, step: int, second: int) -> None:
+        """Fill in a message; ``second`` is the awaited version or, if staleness matters, the one that was read.
 
-        Made on the worker, for the ps is the bottleneck.
+        Here, and not in the graph, where that would be another copy: TensorFlow copies what it is given unless it is
+        aligned, as a message is.
         """
-        weight = self.weight() * self.config.learning_rate
-        gradient = self.contribution(gradient, worker, tail[0])
-        counters = np.zeros(self.shape[1] - self.config.slots, np.float32)
-        counters[worker - self.counters] = counters[-1] = -1.0
-        if self.config.aware:
-            tail = tf.stack([tail[0], tail[2 + self.index]])
-        return tf.concat([gradient if weight == 1 else gradient * weight, counters, tail], 0)
+        np.multiply(gradient, np.float32(self.weight() * self.config.learning_rate), out=message[: self.config.slots])
+        message[-TAIL:] = step, second
+
+    def message(self, sent: Tensor, worker: int) -> Tensor:
+        """What a worker sends, of what it has written."""
+        gradient = sent[: self.config.slots]
+        contribution = self.contribution(gradient, worker, sent[-TAIL])
+        return sent if contribution is gradient else tf.concat([contribution, sent[self.config.slots :]], 0)
 
     def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
         """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there.
@@ -180,7 +190,7 @@ class Shard:
 
     def _row(self, version: Any) -> Tensor:
         if not self.config.sync:
-            return tf.squeeze(self.state.read_value(), 0)  # no copy, unless a push comes before it has left
+            return tf.squeeze(self.state.read_value(), 0)  # no copy: a push puts another row in its place
         return self.state.sparse_read(version % 2)
 
     def _cells(self, cells: Any) -> Tensor:
@@ -211,9 +221,10 @@ class Shard:
             fresh = self.is_next(applied[0], totals[0], step)[0]
 
             def apply() -> Any:
+                row = self.state.read_value()
                 less = delta if at is None else self.slowed(delta, totals[0] - at)
-                less = less + self._decayed(self.state.read_value()) if self.config.decay else less
-                return self.state.assign_sub(less, read_value=False)
+                less = less + self._decayed(row) if self.config.decay else less
+                return self.state.assign(row - less, read_value=False)  # in the memory of the message
 
             with tf.control_dependencies([_if(fresh, apply)]):
                 return self._row(0) if pull else self._cells([[0, c] for c in range(*self._tail())])
@@ -254,7 +265,7 @@ class Shard:
         return tf.logical_and(in_turn, tf.equal(version, step)) if self.config.sync else in_turn
 
     def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
-        """What an accepted gradient adds to its round or, times the learning rate, takes from theta."""
+        """What an accepted gradient adds to its round, or takes from theta; it is weighted already."""
         del worker, step
         return gradient
 

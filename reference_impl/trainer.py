@@ -65,14 +65,13 @@ class Worker:
         self.config, self.probe, self.index, self.shards = config, probe, probe.index, shards
         self.seen: list[int] = [0] * len(self.shards)  # version of each shard at the last read
         self.compressor = None if config.compression == "none" else TopK(len(self.shards), config.slots)
+        self._sent = [shard.blank(self.index) for shard in shards]  # to each, to be filled in step by step
         self._pulled: list[Row] = []  # what came with the answer to the last push, until it is read
 
     def _build(self) -> None:
         config, shards = self.config, self.shards
         with self.device():
-            self._tail = tf1.placeholder(tf.float32, [2 + len(shards) if config.aware else 2])
-            gradients = self._gradients()
-            messages = [s.message(g, self.index, self._tail) for s, g in zip(shards, gradients, strict=True)]
+            messages = [s.message(g, self.index) for s, g in zip(shards, self._gradients(), strict=True)]
         self._push_pull = [s.push(m, self.index, pull=True) for s, m in zip(shards, messages, strict=True)]
         if not config.sync:
             self._push = [s.push(m, self.index, pull=False) for s, m in zip(shards, messages, strict=True)]
@@ -84,14 +83,23 @@ class Worker:
         self._goodbye = [s.goodbyes.enqueue(self.index) for s in shards]
 
     def _gradients(self) -> list[Tensor]:
-        """The gradient with respect to each shard, of what is fed."""
+        """What is to be sent to each shard, written by ``Shard.write``, with the gradient made by TensorFlow."""
         self._theta = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
-        self._x = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
+        self._x = self._inputs()
         # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
-        # workloads give their gradient at the values that were read: their loss is this one to first order.
-        loss = tf.add_n([tf.reduce_sum(theta * x) for theta, x in zip(self._theta, self._x, strict=True)])
-        gradients: list[Tensor] = tf.gradients(loss, self._theta)
+        # workloads give their gradient at the values that were read: their loss is this one to first order. What
+        # follows the gradient in a message goes through it as if it belonged to more parameters, all zero.
+        rows = [tf.pad(t, [[0, x.shape[0] - self.config.slots]]) for t, x in zip(self._theta, self._x, strict=True)]
+        loss = tf.add_n([tf.reduce_sum(row * x) for row, x in zip(rows, self._x, strict=True)])
+        gradients: list[Tensor] = tf.gradients(loss, rows)
         return gradients
+
+    def _inputs(self) -> list[Tensor]:
+        """``_sent`` in the graph. A function of this process gives it, which is less work than feeding it."""
+        inputs: list[Tensor] = tf.numpy_function(lambda: self._sent, [], [tf.float32] * len(self.shards))
+        for x, message in zip(inputs, self._sent, strict=True):
+            x.set_shape(message.shape)
+        return inputs
 
     def device(self) -> Any:
         """Everything of a worker lives here."""
@@ -104,7 +112,7 @@ class Worker:
             call = self.session.make_callable(fetches, feed_list=list(feeds), accept_options=True)
             return partial(call, options=options)
 
-        feeds = [*(self._theta if self._needs_theta else ()), *self._x, self._tail]
+        feeds = self._theta if self._needs_theta else []
         self._run_push_pull = bound(self._push_pull, feeds)
         self._run_push = self._run_push_pull if self.config.sync else bound(self._push, feeds)
         self._run_read = bound(self._read, [s.until for s in self.shards] if self.config.sync else [])
@@ -178,7 +186,8 @@ class Worker:
         If the next step begins with a read, the same call brings what is to be read, in sync when the round is
         complete: one call per step instead of two.
         """
-        feeds = [*(values if self._needs_theta else ()), *gradient, self._message_tail(step)]
+        seconds = self.seen if self.config.aware else [self.awaits(step)] * len(self.shards)
+        feeds = self._written(values, gradient, step, seconds)
         if self.config.sync:
             rows = self._pulled = self._settled(self._run_push_pull(*feeds), self.awaits(step))
         elif step + 1 < self.config.steps and self.reads_at(step + 1):  # the final read comes when all are done
@@ -188,8 +197,14 @@ class Worker:
         accepted = all(shard.has(row, self.index, step) for shard, row in zip(self.shards, rows, strict=True))
         return accepted, self._versions(rows)
 
-    def _message_tail(self, step: int) -> NDArray[np.float32]:
-        return np.array([step, self.awaits(step), *(self.seen if self.config.aware else ())], np.float32)
+    def _written(self, values: Values, gradient: Values, step: int, seconds: Sequence[int]) -> Values:
+        """Write what is to be sent, see Shard.write; returns what is to be fed.
+
+        In the same memory each time, for nobody pushes before the last call has been answered.
+        """
+        for shard, sent, x, second in zip(self.shards, self._sent, gradient, seconds, strict=True):
+            shard.write(sent, x, step, second)
+        return values if self._needs_theta else []
 
     def awaits(self, step: int) -> int:
         """The version that every shard must have before a worker that has pushed ``step`` goes on, in sync."""

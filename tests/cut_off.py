@@ -54,20 +54,21 @@ def train(cluster, index):
     worker = trainer.Worker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
     worker.join()
     draw, cut, ones = random.Random(index), 0, np.ones(SLOTS, np.float32)
-    push = dict(zip([*worker._x, worker._tail], [ones, None], strict=True))
-    look = {worker.shards[0].until: np.zeros(1, np.int32)} if config.sync else {}
+    shard, (x,) = worker.shards[0], worker._x
+    look = {shard.until: np.zeros(1, np.int32)} if config.sync else {}
     for step in range(STEPS):
         has, patience_ms = False, 40
         while not has:
-            push[worker._tail] = np.array([step, step + 1], np.float32)
+            push = shard.blank(index)  # one that was cut off may still be under way
+            shard.write(push, ones, step, step + 1)
             short = tf1.RunOptions(timeout_in_ms=draw.randint(2, patience_ms))
             patience_ms += 20  # a busy machine may never be done in so short a time
             try:
-                (row,) = worker.session.run(worker._push_pull, push, options=short)
+                (row,) = worker.session.run(worker._push_pull, {x: push}, options=short)
             except tf.errors.OpError:
                 cut += 1
                 (row,) = worker.session.run(worker._read, look)
-            has = worker.shards[0].has(gradients(worker, row), index, step)
+            has = shard.has(gradients(worker, row), index, step)
     sys.stdout.write(f"{cut}\n")
 
 
