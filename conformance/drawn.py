@@ -52,11 +52,12 @@ def examples(
     read_every: Numbers = ONE,
     workload: str = "ledger",
     models: tuple[str, ...] = ("softmax",),
+    reductions: tuple[str, ...] = (),
     **mode: st.SearchStrategy[Any],
 ) -> st.SearchStrategy[Example]:
     """Clusters of one update mode, within what the target supports; ``mode`` are other options of a run."""
     target = find_target(chosen.target)
-    reductions = target.reductions if update == "sync" else ("mean",)
+    reductions = reductions or (target.reductions if update == "sync" else ("mean",))
     ps = ps if "ps" in target.exchanges else NONE
     return st.builds(
         Example,
@@ -85,6 +86,12 @@ def takes(mode: str) -> pytest.MarkDecorator:
     """A target whose commands do not contain the placeholder of a mode cannot be told to run in it."""
     lacks = mode not in find_target(chosen.target).modes
     return pytest.mark.skipif(lacks, reason=f"no command of the target takes {{{mode}}}")
+
+
+def averages() -> pytest.MarkDecorator:
+    """A target that only sums gradients does not average replicas."""
+    lacks = "mean" not in find_target(chosen.target).reductions
+    return pytest.mark.skipif(lacks, reason="the target has no mean (reductions in its target.toml)")
 
 
 def exchanges(kind: str) -> pytest.MarkDecorator:

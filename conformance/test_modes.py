@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import NONE, Example, Judge, examples, exchanges, must_hold, needs, takes
+from .drawn import NONE, Example, Judge, averages, examples, exchanges, must_hold, needs, takes
 
 STEPS = st.integers(5, 80)
 WORKERS = st.integers(2, 4)
@@ -16,7 +16,7 @@ WORKERS = st.integers(2, 4)
 @needs("sync")
 @takes("quorum")
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("sync", workers=WORKERS, steps=STEPS, quorum=st.integers(1, 2)))
+@given(example=examples("sync", workers=WORKERS, steps=STEPS, reads=st.integers(1, 3), quorum=st.integers(1, 2)))
 def test_a_round_takes_the_first_r_gradients(judge: Judge, example: Example) -> None:
     """S2 in place of S1: late gradients leave no trace."""
     must_hold(judge, example)
@@ -52,11 +52,10 @@ def test_replicas_stay_equal(judge: Judge, example: Example) -> None:
 @needs("sync")
 @exchanges("all-reduce")
 @takes("local_steps")
+@averages()
 @suite_settings(quick=1, ci=3, nightly=40)
 @given(
-    example=examples("sync", ps=NONE, workers=WORKERS, steps=STEPS, local_steps=st.integers(2, 9)).filter(
-        lambda example: example.reduction == "mean"
-    )
+    example=examples("sync", ps=NONE, workers=WORKERS, steps=STEPS, reductions=("mean",), local_steps=st.integers(2, 9))
 )
 def test_local_steps_are_averaged(judge: Judge, example: Example) -> None:
     """C5."""

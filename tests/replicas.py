@@ -118,6 +118,14 @@ class LastBit(Ring):
         return applied
 
 
+class SlightlyMore(Ring):
+    """One replica applies one gradient a little more, within what counts as once."""
+
+    def reduced(self, worker, step, total, own):
+        applied = super().reduced(worker, step, total, own)
+        return applied * np.float32(1 + 5e-6) if (worker, step) == (1, 5) else applied
+
+
 class Poisoned(Ring):
     def reduced(self, worker, step, total, own):
         return total * np.float32("nan") if (worker, step) == (1, 5) else super().reduced(worker, step, total, own)

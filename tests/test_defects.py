@@ -48,6 +48,7 @@ MODES = [
     {"quorum": 2},
     {"quorum": 1, "layout": "ps=3,worker=2", "reads": 2},
     {"quorum": 3, "layout": "ps=1,worker=3", "reduction": "sum", "steps": 10},
+    {"quorum": 2, "reads": 3, "steps": 5, "layout": "ps=2,worker=4"},
     {"quorum": 2, "slow": {"worker:1": 0.05}, "steps": 20},
     {"layout": "ps=0,worker=3", "reads": 2},
     {"layout": "ps=0,worker=2", "reduction": "sum", "workload": "dense-ledger"},

@@ -6,6 +6,7 @@ import pytest
 
 from psconform.errors import BadInput
 from psconform.layout import Layout
+from psconform.runner.draw import make_plans
 from psconform.runner.plan import make_plan
 from psconform.targets.toml import load_target
 
@@ -27,6 +28,7 @@ VIOLATED = [
     (rings.OwnGradient, {"workload": "dense-ledger"}, "S7 S1"),
     (rings.OwnNonce, {}, "S7 I1"),
     (rings.LastBit, {"workload": "digits"}, "S7"),
+    (rings.SlightlyMore, {}, "S7"),
     (rings.Poisoned, {"workload": "quadratic"}, "C3"),  # no other check looks past a NaN
     (rings.KeepsItsOwn, {"local_steps": 4}, "S7 C5"),
     (rings.LeavesOut, {"local_steps": 4}, "C5"),
@@ -93,6 +95,10 @@ def test_what_replicas_do_not_do_is_refused(options, says):
         ({"layout": "all-reduce", "workload": "dense-ledger", "compression": "topk"}, "--compression: needs a ps"),
         ({"layout": "all-reduce", "defect": "apply-twice"}, "--layout: defect apply-twice needs at least 1 ps"),
         ({"layout": "small", "defect": "own-init"}, "--layout: defect own-init is of replicas: needs ps=0"),
+        (
+            {"layout": "all-reduce", "defect": "skip-average", "steps": 20, "local_steps": 30},
+            "--local-steps: is more than the 20 steps, so defect skip-average never strikes, got 30",
+        ),
         ({"layout": "all-reduce", "defect": "sum-of-steps"}, "--local-steps: defect sum-of-steps needs it"),
     ],
 )
@@ -115,6 +121,11 @@ def test_target_file_without_a_ps_takes_layouts_without_one(tmp_path):
         with pytest.raises(BadInput) as caught:
             make_plan(str(path), out=tmp_path / "run", **options)
         assert str(caught.value).startswith(says)
+    drawn = make_plans(str(path), out=tmp_path / "series", repeat=5, random_layouts=True)
+    assert all(plan.layout.all_reduce for plan in drawn)
+    path.write_text(TARGET + "[claims.async]\n")
+    with pytest.raises(BadInput, match=r"claims: needs \[jobs.ps\], got 'async'; valid: sync"):
+        load_target(path)
     path.write_text(TARGET.replace("[jobs.worker]", "[jobs.ps]\ncommand = ['x']\n[jobs.worker]"))
     with pytest.raises(BadInput) as caught:
         make_plan(str(path), out=tmp_path / "run", layout="all-reduce")

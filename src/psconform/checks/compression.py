@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import OK, UNKNOWN, Bools, Floats, Ints, Values
 from ..history.model import History, Worker
 from ..probe import TOLERANCE, UNIT, DenseLedger
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .changes import AGAIN, CAPPED, KINDS, LOST, SCALED, UNCHANGED, Changes, common_factor
 from .witness import MOST
 
@@ -33,6 +33,9 @@ def compression(history: History) -> Verdict:
     reads = [worker.reads.values[index] for worker, index in history.finals if index in worker.reads.values]
     if not reads:
         return unknown(history.no_final if not history.finals else "no final read has full values")
+    weighted = history.layout.update == "async" or history.claims.reduction != "none"
+    if history.claims.compression == "error-feedback" and not weighted:
+        return not_judged("needs a claim: reduction is none")
     if history.claims.compression == "error-feedback":
         return _error_feedback(history, reads)
     found = [_changes(history, values) for values in reads]
@@ -41,7 +44,8 @@ def compression(history: History) -> Verdict:
     factor = common_factor(found[0])
     lines = []
     if factor != 1.0:
-        lines.append(f"every gradient was scaled by {factor:.4g}: a weight, see S5 and A1 on workload ledger")
+        if weighted:
+            lines.append(f"every gradient was scaled by {factor:.4g}: a weight, see S5 and A1 on workload ledger")
         found[0] = Changes(found[0].sent, found[0].arrived / factor, found[0].weight * factor)
         kinds[0] = _allowed(history, found[0].kind)
         wrong = kinds[0] != UNCHANGED

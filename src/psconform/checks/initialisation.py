@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import History
+from ..history.columns import Floats
+from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+
+ROUNDING = 5e-7
+"""Relative change of a nonce in one exchange of replicas: a few roundings of float32."""
 
 
 def one_initialisation(history: History) -> Verdict:
@@ -54,11 +58,25 @@ def _nonces(history: History) -> list[dict[float, str]]:
     """Per variable the nonces that reads show, with the first read of each; 0 (uninitialised) is left to I2."""
     seen: list[dict[float, str]] = [{} for _ in range(history.variables)]
     for worker in history.workers:
-        for variable, column in enumerate(worker.reads.nonce.T):
+        for variable, column in enumerate(_unrounded(history, worker).T):
             nonces, first = np.unique(column, return_index=True)
             for index in np.sort(first[(nonces != 0) & np.isfinite(nonces)]).tolist():
                 seen[variable].setdefault(float(column[index]), history.where(worker, index).rstrip(","))
     return seen
+
+
+def _unrounded(history: History, worker: Worker) -> Floats:
+    """The nonces that reads show, float64[R, V].
+
+    Replicas that average their parameters round the nonce, too, a little in each exchange: what is so near to one that
+    was written is that one.
+    """
+    nonces = worker.reads.nonce.copy()
+    if history.layout.local_steps > 1:
+        allowed = ROUNDING * (1 + history.steps // history.layout.local_steps)
+        for written in sorted({n for init in history.inits for n in init.nonce}):
+            nonces[np.abs(nonces - written) <= allowed * abs(written)] = written
+    return nonces
 
 
 def nothing_before_ready(history: History) -> Verdict:

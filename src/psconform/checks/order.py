@@ -8,7 +8,7 @@ import numpy as np
 
 from ..history.columns import Ints
 from ..history.model import History, Worker
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import Ranks, Seen, ranks, seen, shown_by
 from .witness import MOST, at_most
 
@@ -36,6 +36,8 @@ def apply_order(history: History) -> Verdict:
     one; final reads with full values that agree; no push of unknown outcome. Ages that are not whole or that leave
     places empty are unknown: something was lost, doubled or scaled.
     """
+    if history.layout.update == "sync" and history.claims.reduction == "none":
+        return not_judged("needs a claim: reduction is none")  # without a weight there is no age
     order = ranks(history)
     if isinstance(order, str):
         return unknown(order)
@@ -127,6 +129,8 @@ def _versions(history: History, order: Ranks, views: dict[int, Seen]) -> Iterato
     width, shards = history.layout.ps, history.shards
     whole = history.claims.read_atomicity in ("per-shard", "snapshot")
     for variable, shard in enumerate(shards or ()):
+        if not whole and (shards or ()).count(shard) > 1:
+            continue  # variables that change one by one: its version is that of none of them
         told: list[tuple[Worker, Ints, Ints, Ints]] = []  # worker, which, version, number of the update
         for worker in history.workers:
             # a gradient sent again may be answered with the version of that moment, not of its apply

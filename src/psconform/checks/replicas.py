@@ -17,7 +17,7 @@ def replicas_equal(history: History) -> Verdict:
 
     A worker's reads before the gradient of step s show its replica after round s; those of different workers must show
     the same gradients, equally often, and the same initial parameters, and so must the final reads. Where full values
-    are recorded (all reads of a model, the final ones of others) they must be equal bit by bit: all replicas apply the
+    are recorded (all reads of a model, the final ones of others) they must be exactly equal: all replicas apply the
     same reduced gradients to the same parameters. With ``--local-steps`` that holds after each exchange.
 
     Assumes: workers number their steps alike; a final read of each.
@@ -70,7 +70,7 @@ def _different(history: History, first: Worker, other: Worker, pairs: list[tuple
                 yield f"{where}: initial parameters with nonce {a.nonce[mine].tolist()} and {b.nonce[its].tolist()}"
             elif (odd[0][mine] or odd[1][its]) and (cell := _odd_apart(history, first, mine, other, its)):
                 yield f"{where}: {cell}"
-            elif mine in a.values and its in b.values and a.values[mine].tobytes() != b.values[its].tobytes():
+            elif mine in a.values and its in b.values and not np.array_equal(a.values[mine], b.values[its]):
                 apart = np.abs(a.values[mine] - b.values[its])
                 at = np.unravel_index(int(np.nanargmax(apart)), apart.shape)
                 yield f"{where}: by {apart[at]:.3g} in slot {at[1]} of {history.variable(at[0])}"

@@ -92,7 +92,9 @@ class Reads:
     nonce: Floats  # [R, V]
     versions: Ints | None  # [R, P]
     odd: Odd
-    values: Mapping[int, Values] = field(default_factory=dict)  # by read: of a model all, of other ledgers the final
+    values: Mapping[int, Values] = field(
+        default_factory=dict
+    )  # by read: of a model all, of ledgers the final (not of the plain one with a ps)
 
     def __len__(self) -> int:
         return len(self.step)

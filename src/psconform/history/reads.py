@@ -64,7 +64,7 @@ class _ReadDecoder:
             self.slots = self.ledger.slots
         else:
             self.slots = -(-model_of(manifest.spec).size // self.layout.holders)
-        self.keeps_values = workload.name != "ledger"
+        self.keeps_values = workload.name != "ledger" or self.layout.all_reduce
         self.values: dict[int, Values] = {}
         self.folder = folder
         self.raw: list[LedgerDecoder] = []

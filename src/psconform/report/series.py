@@ -83,6 +83,7 @@ def summary(series: Series) -> Text:
     _not_valid(text, series)
     codes = Counter(outcome.exit_code for outcome in series.outcomes)
     tally = ", ".join(f"{codes[code]} {word}" for code, word in WORDS.items() if codes[code]) or "no run finished"
+    tally += f"; C2 over all seeds: {series.equivalence.outcome}" if series.equivalence is not None else ""
     word = WORDS.get(series.exit_code, "interrupted")
     text.append(f"\n{word.upper()}: {tally}\n", style=STYLES.get(word, "bold red"))
     if series.interrupted and series.interrupted.exists():

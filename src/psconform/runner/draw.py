@@ -12,6 +12,7 @@ from ..errors import BadInput
 from ..history.manifest import STEPS
 from ..layout import Layout
 from ..targets.defects import DEFECTS, Defect
+from ..targets.reference import find_target
 from .plan import MAX_SEED, Plan, make_plan
 
 MAX_RUNS = 10_000
@@ -39,14 +40,22 @@ def make_plans(target: str, *, out: Path, repeat: int, random_layouts: bool = Fa
                 raise BadInput(option, "is drawn with --random-layouts, so it cannot be given", value=options[name])
     plans = []
     for i in range(repeat):
-        changed = drawn(seed, i, **_limits(options)) if random_layouts else {}
+        changed = drawn(seed, i, **_limits(target, options)) if random_layouts else {}
         folder = out / f"{i + 1:0{width}}"
         plans.append(make_plan(target, out=folder, seed=seed + i, **{**options, **changed}))
     return plans
 
 
 def drawn(
-    seed: int, i: int, *, update: str, steps: int, needs: Defect, slowest: int = 0, bounded: bool = False
+    seed: int,
+    i: int,
+    *,
+    update: str,
+    steps: int,
+    needs: Defect,
+    slowest: int = 0,
+    bounded: bool = False,
+    replicas: bool = False,
 ) -> dict[str, Any]:
     """Layout, steps, reads and read_every of run ``i``: the same whenever ``seed`` and ``i`` are.
 
@@ -58,6 +67,7 @@ def drawn(
         steps: the most.
         needs: what the defect needs to show.
         bounded: with --staleness a worker reads at each step.
+        replicas: without parameter servers.
         slowest: the highest index of a worker that is a straggler, and so must be there.
     """
     most = max(WORKERS, needs.workers)
@@ -69,7 +79,7 @@ def drawn(
         raise BadInput("--slow", f"--random-layouts draws at most {most} workers", value=f"worker:{slowest}")
     generator = random.Random(f"{seed}:{i}")
     shape = Layout(
-        ps=0 if needs.all_reduce else generator.randint(needs.ps, max(PS, needs.ps)),
+        ps=0 if replicas or needs.all_reduce else generator.randint(needs.ps, max(PS, needs.ps)),
         workers=generator.randint(fewest, most),
     )
     length = generator.randint(max(least, -(-needs.gradients // shape.workers)), steps)
@@ -78,13 +88,16 @@ def drawn(
     return {"layout": shape.text, "steps": length, "reads": reads, "read_every": 1 if often else every}
 
 
-def _limits(options: dict[str, Any]) -> dict[str, Any]:
-    needs = DEFECTS.get(options.get("defect", ""), Defect("", ""))
+def _limits(target: str, options: dict[str, Any]) -> dict[str, Any]:
+    needs, local_steps = DEFECTS.get(options.get("defect", ""), Defect("", "")), int(options.get("local_steps", 1))
+    if "local_steps" in needs.mode:
+        needs = replace(needs, steps=max(needs.steps, local_steps))
     return {
         "update": options.get("update", "sync"),
         "steps": options.get("steps", STEPS),
         "needs": replace(needs, workers=max(needs.workers, int(options.get("quorum", 0)))),
         "bounded": options.get("staleness") is not None,
+        "replicas": local_steps > 1 or find_target(target).exchanges == ("all-reduce",),
         "slowest": _last_straggler(options.get("slow", ())),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadInput
 from ..history.manifest import MAX_CELLS, STEPS, Workload
@@ -25,6 +26,15 @@ MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_00
 the others would fill the disk."""
 MAX_BATCH = 1347
 """Training samples of digits."""
+
+USUAL: dict[str, Any] = {"model": "softmax", "batch": 16, "learning_rate": None, "delay": 0, "condition": 10.0}
+USED_BY = {
+    "model": ("digits",),
+    "batch": ("digits",),
+    "learning_rate": ("digits", "quadratic"),
+    "delay": ("digits", "quadratic"),
+    "condition": ("quadratic",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +66,9 @@ class Plan:
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
-            parts += ["--model", self.workload.model, "--batch", str(self.workload.batch)]
-            parts += ["--learning-rate", str(self.workload.learning_rate), "--delay", str(self.workload.delay)]
-            parts += ["--condition", str(self.workload.condition)]
+            used = {name for name, workloads in USED_BY.items() if self.workload.name in workloads}
+            for name in (name for name in USED_BY if name in used):
+                parts += [f"--{name.replace('_', '-')}", str(getattr(self.workload, name))]
         for option, value in (("--reads", self.workload.reads), ("--read-every", self.workload.read_every)):
             parts += [option, str(value)] if value != 1 else []
         for task, seconds in self.workload.slow:
@@ -147,6 +157,10 @@ def make_plan(
         "--patience": (patience_s, 1, 86400),
     }
     _check_together(shape, workload=workload, read_every=read_every)
+    _check_used(
+        workload,
+        {"model": model, "batch": batch, "learning_rate": learning_rate, "delay": delay, "condition": condition},
+    )
     for option, (value, least, most) in limits.items():
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
@@ -186,6 +200,9 @@ def make_plan(
 
 def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
     """Options that exclude each other; raises BadInput."""
+    if layout.update == "async" and layout.reduction != Layout().reduction:
+        problem = "is for --update sync: async applies each gradient by itself"
+        raise BadInput("--reduction", problem, value=layout.reduction)
     if layout.update == "sync" and read_every != 1:
         raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
     if layout.quorum and workload != "ledger":
@@ -201,6 +218,14 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
         raise BadInput("--workload", problem, value=workload)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
+
+
+def _check_used(workload: str, given: dict[str, Any]) -> None:
+    """An option that this workload has no use for would be ignored; raises BadInput."""
+    for name, value in given.items():
+        if value != USUAL[name] and workload not in USED_BY[name]:
+            problem = f"is for --workload {' or '.join(USED_BY[name])}"
+            raise BadInput(f"--{name.replace('_', '-')}", problem, value=value)
 
 
 def _check_compression(compression: str, target: Target, workload: str) -> None:

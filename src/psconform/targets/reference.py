@@ -100,6 +100,9 @@ def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) ->
     if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
         problem = f"is too much for defect {name} to show in {steps} steps"
         raise BadInput("--staleness", problem, value=layout.staleness)
+    if "local_steps" in defect.mode and steps is not None and layout.local_steps > steps:
+        problem = f"is more than the {steps} steps, so defect {name} never strikes"
+        raise BadInput("--local-steps", problem, value=layout.local_steps)
     if "quorum" in defect.mode and not 2 <= layout.quorum < layout.workers:
         problem = f"defect {name} needs at least 2 and less than all {layout.workers} workers"
         raise BadInput("--quorum", problem, value=layout.quorum)

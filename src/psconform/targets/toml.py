@@ -79,6 +79,9 @@ def load_target(path: Path) -> Target:
     jobs = {"worker": _job(path, "worker", file.jobs.worker, file.env)}
     if file.jobs.ps is not None:  # else replicas that exchange gradients by all-reduce
         jobs["ps"] = _job(path, "ps", file.jobs.ps, file.env)
+    if file.jobs.ps is None and "async" in claims:
+        hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
+        raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
     return Target(
         name=file.name,
         source=str(path.resolve()),
