@@ -48,7 +48,14 @@ _OFTEN: tuple[dict[str, Any], ...] = ({},) * 4 + (
     {"workload": "quadratic"},
 )
 KINDS: dict[str, tuple[dict[str, Any], ...]] = {
-    "sync": (*_OFTEN, {"quorum": 1}, {"layout": "ps=0"}, {"layout": "ps=0", "local_steps": 2}),
+    "sync": (
+        *_OFTEN,
+        {"quorum": 1},
+        {"layout": "ps=0"},
+        {"layout": "ps=0", "local_steps": 2},
+        {"replication": "in-graph"},
+        {"replication": "model-parallel", "workload": "digits", "model": "mlp"},
+    ),
     "async": (*_OFTEN, {"staleness": 2}, {"rate": "staleness-aware"}),
 }
 """What the healthy trainer runs, each as often: workloads and modes."""
