@@ -170,7 +170,7 @@ def test_values_that_do_not_fit_are_named(folder):
     ("fields", "says"),
     [
         ({"schema": 2}, "schema 2, this psconform reads 1"),
-        ({"layout": {"ps": 0, "workers": 1, "update": "sync", "reduction": "mean"}}, "ps must be between 1 and 64"),
+        ({"layout": {"ps": 65, "workers": 1, "update": "sync", "reduction": "mean"}}, "ps must be between 0 and 64"),
         ({"claims": {"delivery": "often"}}, "unknown level, got 'often'"),
         ({"workload": {"steps": 0}}, "workload.steps must be between 1 and 2000000, got 0"),
         ({"workload": {"steps": 4}}, "workload.unit must be positive, got None"),
