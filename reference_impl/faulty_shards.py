@@ -96,18 +96,19 @@ class EarlyCommit(OutOfRound):
 
 
 class UnlockedUpdates(Shard):
-    """Only the counters change under the lock: parameters are read, worked on and written back beside it."""
+    """Parameters are read and worked on beside the lock, and written back under it, whatever they have become."""
 
     def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
-        slots, columns = self.config.slots, self.shape[1]
+        slots = self.config.slots
         with self.device():
-            before = tf.identity(self.state.sparse_read([0])[0, :slots])
-            with tf.control_dependencies([before]):
-                after = before - message[:slots] + work(before)
-            with tf.control_dependencies([self.state[0, :slots].assign(after)]):
-                counters = tf.concat([tf.zeros([slots]), message[slots:]], 0)
-        assert counters.shape[0] == columns + 2
-        return super().push(counters, worker, pull=pull)
+            before = tf.identity(self.state.read_value()[0, :slots])
+            after = before - message[:slots] + work(before)
+            with tf.control_dependencies([after]):  # the lock is taken after that, not meanwhile
+                return super().push(tf.concat([after, message[slots:]], 0), worker, pull=pull)
+
+    def put(self, row: Tensor, less: Tensor) -> Tensor:
+        slots = self.config.slots
+        return self.state.assign(tf.concat([less[:, :slots], row[:, slots:] - less[:, slots:]], 1), read_value=False)
 
 
 def work(values: Tensor, size: int = 256, times: int = 4) -> Tensor:

@@ -224,10 +224,14 @@ class Shard:
                 row = self.state.read_value()
                 less = delta if at is None else self.slowed(delta, totals[0] - at)
                 less = less + self._decayed(row) if self.config.decay else less
-                return self.state.assign(row - less, read_value=False)  # in the memory of the message
+                return self.put(row, less)
 
             with tf.control_dependencies([_if(fresh, apply)]):
                 return self._row(0) if pull else self._cells([[0, c] for c in range(*self._tail())])
+
+    def put(self, row: Tensor, less: Tensor) -> Any:
+        """Put ``row`` less what a push takes from it in its place, in the memory of the message."""
+        return self.state.assign(row - less, read_value=False)
 
     def _join_round(self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor) -> Tensor:
         fresh = self.is_next(tf.reduce_max(applied, 0), self._version(totals), step)

@@ -92,9 +92,8 @@ class Reads:
     nonce: Floats  # [R, V]
     versions: Ints | None  # [R, P]
     odd: Odd
-    values: Mapping[int, Values] = field(
-        default_factory=dict
-    )  # by read: of a model all, of ledgers the final (not of the plain one with a ps)
+    # by read: of a model all, of ledgers the final (not of the plain one with a ps)
+    values: Mapping[int, Values] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.step)

@@ -87,9 +87,7 @@ class History:
     samples: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # ids by (worker, step), recorded
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
-    twin: History | str = (
-        "was not run"  # the same training between-graph, where this one is not; else why there is none
-    )
+    twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 
     @property

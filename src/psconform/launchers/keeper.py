@@ -30,6 +30,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -246,8 +247,9 @@ def main(modules: list[str]) -> int:
     if modules:
         watch.start()
     try:
-        for module in modules:
-            importlib.import_module(module)
+        with _quietly():
+            for module in modules:
+                importlib.import_module(module)
     except Exception as error:
         keeper.report(broken=f"{type(error).__name__}: {error}")
         return 1
@@ -266,6 +268,19 @@ def main(modules: list[str]) -> int:
         for folder in keeper.scratch:
             shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what modules greet with on standard error (TensorFlow does); why an import fails, its exception says."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _watch_import(importing: threading.Event) -> None:
