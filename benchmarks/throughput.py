@@ -42,7 +42,10 @@ as raw, which for this model moves gradients only. So raw+read is what to expect
 besides. A gradient is copied once on the worker, as in raw: there by TensorFlow, which copies what it is fed, here
 by numpy into aligned memory with the counters behind it, which TensorFlow takes as it is. In async a ps goes over the
 parameters once for each push and copies nothing. In sync it copies each row before it is sent, and the first gradient
-of a round goes over the parameters three times."""
+of a round goes over the parameters three times.
+
+Whole runs differ as rounds do: at 1 MB, on one machine and one day, sync gave 0.74 to 0.84 of raw and async 0.72 to
+0.82, about their targets of 0.8 and 0.75."""
 SIDES = ("reference", "raw", "raw+read")
 HEADS = ("update", "parameters", "layout", "side", "steps/s", "of raw", "in rounds", "CPU, ms", "of it worker", "ps")
 
