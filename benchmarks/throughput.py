@@ -39,13 +39,14 @@ A step is one call: the gradient travels to each ps in one tensor, one row trave
 more than anything that is computed. Small models are bound by the threads and calls that each tensor needs; there the
 reference sends as many as raw TensorFlow. Large ones are bound by moving bytes, and the reference moves twice as many
 as raw, which for this model moves gradients only. So raw+read is what to expect of it: it differs by what a step costs
-besides. A gradient is copied once on the worker, as in raw: there by TensorFlow, which copies what it is fed, here
-by numpy into aligned memory with the counters behind it, which TensorFlow takes as it is. In async a ps goes over the
-parameters once for each push and copies nothing. In sync it copies each row before it is sent, and the first gradient
-of a round goes over the parameters three times.
+besides. On the worker the reference goes over a gradient once: numpy writes it into aligned memory with the counters
+behind it, which TensorFlow takes as it is, and the gradient of the linear loss is that memory; raw feeds it, which is a
+copy, and TensorFlow's own gradient of the loss is another pass. In async a ps goes over the parameters once for each
+push and copies nothing. In sync it copies each row before it is sent, and the first gradient of a round goes over the
+parameters three times; that, beside the bytes of the read, is what is missing at 64 MB. A task of the reference keeps
+memory that it has had once (reference_impl/memory.py), where raw, from 32 MB a tensor, pays for new pages each time.
 
-Whole runs differ as rounds do: at 1 MB, on one machine and one day, sync gave 0.74 to 0.84 of raw and async 0.72 to
-0.82, about their targets of 0.8 and 0.75."""
+Whole runs differ as rounds do, by some hundredths of raw."""
 SIDES = ("reference", "raw", "raw+read")
 HEADS = ("update", "parameters", "layout", "side", "steps/s", "of raw", "in rounds", "CPU, ms", "of it worker", "ps")
 

@@ -14,6 +14,7 @@ from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.probe import DECAY, Probe
 
 from .compress import COMPRESSIONS
+from .memory import keep_memory
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -87,6 +88,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     options = _options(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     cluster, job, index = _place()
+    keep_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "ps" not in cluster:
         _replica(options, workers=len(cluster["worker"]), task=f"{job}:{index}")

@@ -90,16 +90,14 @@ class Worker:
         # workloads give their gradient at the values that were read: their loss is this one to first order. What
         # follows the gradient in a message goes through it as if it belonged to more parameters, all zero.
         rows = [tf.pad(t, [[0, x.shape[0] - self.config.slots]]) for t, x in zip(self._theta, self._x, strict=True)]
-        loss = tf.add_n([tf.reduce_sum(row * x) for row, x in zip(rows, self._x, strict=True)])
+        loss = tf.add_n([_inner(row, x) for row, x in zip(rows, self._x, strict=True)])
         gradients: list[Tensor] = tf.gradients(loss, rows)
         return gradients
 
     def _inputs(self) -> list[Tensor]:
         """``_sent`` in the graph. A function of this process gives it, which is less work than feeding it."""
         inputs: list[Tensor] = tf.numpy_function(lambda: self._sent, [], [tf.float32] * len(self.shards))
-        for x, message in zip(inputs, self._sent, strict=True):
-            x.set_shape(message.shape)
-        return inputs
+        return [tf.ensure_shape(x, message.shape) for x, message in zip(inputs, self._sent, strict=True)]
 
     def device(self) -> Any:
         """Everything of a worker lives here."""
@@ -226,6 +224,12 @@ class Worker:
         with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
             self.session.run(self._goodbye)
         self.probe.close()
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _inner(theta: Tensor, x: Tensor) -> Any:
+    """<theta, x>. TensorFlow's own gradient of it is made in two passes over the parameters, this one in none."""
+    return tf.reduce_sum(theta * x), lambda upstream: (upstream * x, upstream * theta)
 
 
 def _ancestors(tensors: Sequence[Any]) -> set[Any]:

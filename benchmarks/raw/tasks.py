@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from psconform.reference_impl import trainer as reference
+from psconform.reference_impl.memory import keep_memory
 from psconform.reference_impl.shard import ShardConfig, tf1
 
 from . import trainer as raw
@@ -25,6 +26,8 @@ def be(side: str, task: str, cluster: dict[str, list[str]], update: str, slots: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ... which ends with the driver, and so Ctrl-C is the driver's
     tf1.logging.set_verbosity(tf1.logging.ERROR)  # SyncReplicasOptimizer is deprecated, and says so
     tf1.disable_eager_execution()
+    if side == "reference":
+        keep_memory()
     index, workers = int(task.partition(":")[2]), len(cluster["worker"])
     config = ShardConfig(slots=slots, workers=workers, update=update, steps=STEPS)
     if pipe is None:
