@@ -34,9 +34,10 @@ import atexit
 import base64
 import json
 import os
+import socket
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ UNIT = 840.0
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
+CONTROL = "PSCONFORM_CONTROL"
+"""Environment variable: host:port of the psconform that strikes at phases; see `Probe.at`."""
 DECAY = 2.0**-10
 """Share of a parameter that each update of the decayed ledger takes away: exact in float32, and 20,000 updates fit."""
 _INTEGERS = ("clock", "versions", "ids")
@@ -248,7 +251,7 @@ class Probe:
     """
 
     def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
-        self.task, self.epoch = task, 0
+        self.task, self.epoch, self.incarnation = task, 0, incarnation
         self.workers, self.steps = int(spec["workers"]), int(spec["steps"])
         self.unit: float | None = spec.get("unit")
         self.reads, self.read_every = int(spec.get("reads", 1)), int(spec.get("read_every", 1))
@@ -267,6 +270,9 @@ class Probe:
             self._trained = Trained(spec, Path(folder) if folder else None)
             self.slots = self._trained.slots
         self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
+        self.checkpoints, self.checkpoint_every = str(spec.get("checkpoints", "")), int(spec.get("checkpoint_every", 0))
+        # an entry without a task is for whichever worker comes first
+        self._strikes = {(s["phase"], s["step"]) for s in spec.get("strikes", ()) if s["task"] in (task, job)}
         self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
         self._decoders: list[LedgerDecoder] = []
         self._reads_done = self._vector_at = self._next_step = 0
@@ -419,6 +425,51 @@ class Probe:
         self._reads_done += 1
         self._event("read", **event)
 
+    def at(self, phase: str, step: int | None = None) -> None:
+        """Say that this task is at a phase of a step: returns at once, unless psconform is to strike just there.
+
+        ``push`` says ``before-push`` and ``ack`` says ``after-push`` (answered, not recorded yet); a trainer may name
+        other phases, such as ``checkpointing``, of a step or (None) of no step. If psconform strikes another task here,
+        this one waits until it has; if it strikes this one, the call does not return.
+        """
+        if (phase, step) not in self._strikes or not (address := os.environ.get(CONTROL)):
+            return
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as line:
+            line.sendall(_encode({"task": self.task, "phase": phase, "step": step}).encode() + b"\n")
+            line.recv(16)  # ends when it has struck, or is gone
+
+    def checkpoint(self, name: str, clock: Sequence[Sequence[int]]) -> None:
+        """Record that this task has made a checkpoint durable.
+
+        Args:
+            name: what ``restored`` will call it.
+            clock: per ps and worker, how many gradients of that worker it holds.
+        """
+        self._event("checkpoint", name=name, clock=[[int(count) for count in row] for row in clock])
+
+    def restored(self, name: str) -> None:
+        """Record that this task has restored all servers from a checkpoint, in the cluster epoch ``epoch``.
+
+        Set ``epoch`` first: what comes after a rollback has a higher one than what came before.
+        """
+        self._event("restore", name=name)
+
+    def resume(self, step: int) -> None:
+        """Record that this worker goes on at ``step``: it was started again, or what it had pushed was rolled back.
+
+        Whatever it had pushed from there on is sent again, as a further attempt.
+
+        Raises:
+            ValueError: the step is neither one of this workload nor its end.
+        """
+        if not 0 <= step <= self.steps:
+            raise ValueError(f"step {step} is outside 0..{self.steps}")
+        self._next_step, self._done = step, False
+        if self._folder is not None:
+            (self._folder / "done" / f"worker-{self.index}").unlink(missing_ok=True)
+        self._event("resume", step=step)
+
     def push(self, step: int, attempt: int | None = None) -> None:
         """Record that the gradient of ``step`` is about to be sent.
 
@@ -428,6 +479,7 @@ class Probe:
             ValueError: the step is not one of this workload, the attempt is not the next one, or this worker has
                 called ``wait_for_all``.
         """
+        self.at("before-push", step)
         attempt = self._sent(step, attempt)
         self._event("push", step=step, **({"attempt": attempt} if attempt else {}))
 
@@ -448,6 +500,7 @@ class Probe:
             ValueError: an unknown outcome, a step or attempt that was not pushed, one that is acknowledged already, or
                 this worker has called ``wait_for_all``.
         """
+        self.at("after-push", step)
         attempt = self._answered(step, outcome, attempt)
         self._event("ack", **_answer(step, outcome, attempt, versions))
 
@@ -459,6 +512,7 @@ class Probe:
         Raises:
             ValueError: as ``push`` and ``ack`` do.
         """
+        self.at("after-push", step)
         attempt = self._answered(step, outcome, self._sent(step, None))
         self._event("update", **_answer(step, outcome, attempt, versions))
 
@@ -481,11 +535,12 @@ class Probe:
         if self._log is not None and not self._log.closed:
             self._event("residual", vector=self._write_vector(arrays))
 
-    def wait_for_all(self) -> list[str]:
+    def wait_for_all(self, rolled_back: Callable[[], bool] | None = None) -> list[str] | None:
         """Say that this worker has pushed its last gradient and wait until all have; returns the workers that did not.
 
         Call it after the last acknowledgement and before the final read: a final read that others' updates could
-        still follow proves nothing.
+        still follow proves nothing. ``rolled_back`` is asked again and again meanwhile; if it says True, this returns
+        None, and training goes on with ``resume``.
         """
         self._event("done")
         self._done = True
@@ -499,6 +554,8 @@ class Probe:
             missing = [w for w in missing if not (self._folder / "done" / f"worker-{w}").exists()]
             if missing and time.monotonic() > deadline:
                 break
+            if missing and rolled_back is not None and rolled_back():
+                return None
             if missing:
                 time.sleep(0.002)
         # psconform marks a dead worker with a word in its file, so that nobody waits for it

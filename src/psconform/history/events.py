@@ -8,7 +8,7 @@ line up to the comma before it, continued from the CRC of the line before (0 at 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -127,6 +127,25 @@ class Done(Event, tag="done", frozen=True):
     """This worker has its last acknowledgement; it waits for the others."""
 
 
+class Resume(Event, tag="resume", frozen=True):
+    """This worker goes on at a step: it was started again, or what it had pushed was rolled back."""
+
+    step: Annotated[Count, Meta(description="the step it takes next")]
+
+
+class Checkpoint(Event, tag="checkpoint", frozen=True):
+    """This task has made a checkpoint durable."""
+
+    name: Annotated[str, Meta(description="what a restore calls it")]
+    clock: Annotated[list[list[Count]], Meta(description="per ps and worker: gradients of that worker in it")]
+
+
+class Restore(Event, tag="restore", frozen=True):
+    """This task has restored all servers; the epoch is the one that began with it."""
+
+    name: Annotated[str, Meta(description="of the checkpoint")]
+
+
 class End(Event, tag="end", frozen=True):
     """Orderly end of the file."""
 
@@ -141,5 +160,31 @@ class Exit(Event, tag="exit", frozen=True):
     stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
 
 
-AnyEvent = Start | Init | Read | Samples | Residual | Push | Ack | Update | Done | End | Exit
-EVENTS = (Start, Init, Read, Samples, Residual, Push, Ack, Update, Done, End, Exit)
+class FaultEvent(Event, tag="fault", frozen=True):
+    """Written by psconform: a fault struck, or was healed."""
+
+    fault: Annotated[str, Meta(description="what it is: kill, stop")]
+    of: Annotated[str, Meta(description="the task, job:index")]
+    on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
+    at: Annotated[str, Meta(description="where in training, as in the option")]
+    evidence: Annotated[str, Meta(description="what psconform saw of it")]
+
+
+AnyEvent = (
+    Start
+    | Init
+    | Read
+    | Samples
+    | Residual
+    | Push
+    | Ack
+    | Update
+    | Done
+    | Resume
+    | Checkpoint
+    | Restore
+    | End
+    | Exit
+    | FaultEvent
+)
+EVENTS: tuple[type[Event], ...] = get_args(AnyEvent)
