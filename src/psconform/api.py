@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -106,6 +107,10 @@ def judge(
     compression: str = "none",
     slow: Spelled = (),
     defect: str = "",
+    kill: str | Iterable[str] = (),
+    stop: str | Iterable[str] = (),
+    restart_after: str | float | None = "1s",
+    checkpoint_every: int | None = None,
     out: str | Path | None = None,
     patience_s: float = 60.0,
     session: Session | None = None,
@@ -136,6 +141,10 @@ def judge(
         compression: workload dense-ledger: what a worker does to gradients, for targets that declare it: ``topk``.
         slow: stragglers, which sleep before each gradient: ``{"worker:1": 0.05}`` or ``"worker:1=50ms"``.
         defect: a seeded defect of the reference trainer.
+        kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
+        stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
+        restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
+        checkpoint_every: steps of the chief between checkpoints; by default 50 with faults, else 0: none.
         out: the run folder, new or empty; by default a temporary one, which is yours to delete.
         patience_s: seconds without any event after which the run is stopped as stalled.
         session: keeps warm processes between runs; by default one per Python process.
@@ -169,6 +178,10 @@ def judge(
         compression=compression,
         slow=slow,
         defect=defect,
+        kill=kill,
+        stop=stop,
+        restart_after=restart_after,
+        checkpoint_every=checkpoint_every,
         patience_s=patience_s,
     )
     if out is None:

@@ -15,8 +15,10 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "reduction": ("none", "sum", "mean"),
     "init": ("repeated", "once"),
     "compression": ("any", "error-feedback", "lossless"),
+    "recovery": ("none", "partial", "checkpoint"),
+    "liveness": ("may-hang", "attributed-error", "progress"),
 }
-"""Levels per dimension, weakest first. Others (recovery) come with their checks."""
+"""Levels per dimension, weakest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class Claims:
     init: str = "once"
     rate: str = "constant"
     compression: str = "lossless"
+    recovery: str = "none"
+    liveness: str = "may-hang"
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -90,6 +90,18 @@ def run(
         typer.Option(metavar="TASK=TIME", help="A worker that sleeps before each gradient: worker:1=50ms."),
     ] = None,
     defect: Annotated[str, typer.Option(help="A seeded defect of the reference trainer: psconform list defects.")] = "",
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK@WHEN", help="SIGKILL: ps:0@20, worker:1@after-push:35 or ps:0@2s. Repeatable."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK@FROM..TO", help="SIGSTOP, then SIGCONT: worker:0@10..15 or ps:0@1s..3s."),
+    ] = None,
+    restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = "1s",
+    checkpoint_every: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of the chief; default 50 with faults, else 0: never.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds without any event after which a run is stopped.")] = 60.0,
     repeat: Annotated[
@@ -130,6 +142,10 @@ def run(
         "compression": compression,
         "slow": slow or (),
         "defect": defect,
+        "kill": kill or (),
+        "stop": stop or (),
+        "restart_after": restart_after,
+        "checkpoint_every": checkpoint_every,
         "patience_s": patience,
     }
     for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):

@@ -432,7 +432,7 @@ class Probe:
         other phases, such as ``checkpointing``, of a step or (None) of no step. If psconform strikes another task here,
         this one waits until it has; if it strikes this one, the call does not return.
         """
-        if (phase, step) not in self._strikes or not (address := os.environ.get(CONTROL)):
+        if self._strikes.isdisjoint(((phase, step), (phase, None))) or not (address := os.environ.get(CONTROL)):
             return
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))) as line:

@@ -14,10 +14,12 @@ from . import (
     convergence,
     delivery,
     initialisation,
+    liveness,
     order,
     quorum,
     rate,
     reads,
+    recovery,
     replicas,
     replication,
     staleness,
@@ -87,7 +89,11 @@ CHECKS: tuple[Check, ...] = (
     Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",), workloads=SHOWN),
     Check("R1", "delivery", delivery.delivery_class, "delivery", acked=True),
     Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once"), acked=True),
+    Check("R3", "rollback", recovery.rollback, "recovery", workloads=COUNTED),
+    Check("R4", "one cut", recovery.one_cut, "recovery", ("none", "partial"), workloads=COUNTED),
     Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
+    Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
+    Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, workloads=ALL),
     Check(
         "C1",
         "serial SGD",
@@ -129,6 +135,8 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
+UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "L1", "C3")
+"""They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
 
@@ -151,6 +159,8 @@ def _judge(check: Check, history: History) -> Verdict:
         verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
     elif check.name in ARRIVAL and history.workload.name in DENSE and history.claims.compression != "lossless":
         verdict = not_judged(f"needs gradients that arrive whole: compression is {history.claims.compression}")
+    elif history.disturbed and check.name not in UNDER_FAULTS:
+        verdict = not_judged("needs a run without faults")
     elif history.layout.all_reduce and check.name in THROUGH_PS:
         verdict = not_judged("needs a ps: replicas are read where they are")
     elif not history.layout.all_reduce and check.name in OF_REPLICAS:

@@ -12,14 +12,17 @@ from ..models import Data
 from ..trained import DATA
 from .columns import OUTCOMES
 from .decode import decode_worker
-from .events import Exit, Samples
+from .events import AnyEvent, Exit, FaultEvent, Samples
 from .events import Init as InitEvent
+from .lives import Life, joined
+from .lives import marks as marks_of
 from .manifest import Manifest
-from .model import History, Init, Worker
+from .model import History, Init, Mark, Struck, Worker
 from .reader import EventFile, read_events
 from .scale import rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
+_FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
 """The task name under which psconform itself records."""
 
@@ -41,22 +44,34 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     notes: list[str] = []
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
-    for task, path in sorted(_event_files(folder, manifest).items()):
-        file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
-        if file is None:
-            continue
-        if file.torn:
-            notes.append(f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out")
-        inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
-        if task == RUNNER:
-            own = file
-        if task in manifest.layout.worker_tasks:
-            worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
-            workers.append(worker)
-            samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
-            if placed is not None and shards not in (None, placed):
-                raise Malformed(path, f"shards are {list(placed)}, {list(shards or ())} in another worker's record")
-            shards = placed if shards is None else shards
+    marks: list[Mark] = []
+    last: dict[Task, AnyEvent] = {}
+    for task, paths in sorted(_event_files(folder, manifest).items()):
+        lives: list[Life] = []
+        for life, path in sorted(paths.items()):
+            file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
+            if file is None:
+                continue
+            if file.start.incarnation != life:
+                problem = f"is incarnation {file.start.incarnation} of {task}, not {life} as its name says"
+                raise Malformed(path, problem, line=1)
+            if file.torn:
+                notes.append(f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out")
+            inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
+            last[task] = file.events[-1]
+            marks += marks_of(file, task=task, life=life)
+            if task == RUNNER:
+                own = file
+            if task in manifest.layout.worker_tasks:
+                worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
+                lives.append(Life(worker, len(file.events)))
+                samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
+                if placed is not None and shards not in (None, placed):
+                    problem = f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
+                    raise Malformed(path, problem)
+                shards = placed if shards is None else shards
+        if lives:
+            workers.append(joined(lives, steps=manifest.workload.steps))
     variables = _variables(folder, workers, shards)
     if shards is None and variables == manifest.layout.ps and variables:
         shards = tuple(range(variables))
@@ -78,6 +93,11 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         workload=manifest.workload,
         samples=samples,
         data=_data(folder) if manifest.workload.name == "digits" else None,
+        marks=tuple(marks),
+        faults=_faults(own),
+        ended=manifest.status,
+        failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
+        last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=tuple(notes),
     )
     return history if scale == 1.0 else rescaled(history, scale)
@@ -92,10 +112,35 @@ def _data(folder: Path) -> Data:
         raise Malformed(folder / DATA, str(error).removeprefix(f"{folder / DATA}: ")) from None
 
 
-def _event_files(folder: Path, manifest: Manifest) -> dict[Task, Path]:
+def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tuple[str, ...]:
+    """What each task recorded and logged last, for the witness of a hang."""
+    lines = []
+    for task in layout.tasks:
+        event = last.get(task)
+        step = getattr(event, "step", None)
+        what = "recorded nothing" if event is None else f"recorded {type(event).__name__.lower()} last"
+        what += f", of step {step}" if step is not None else ""
+        log = folder / "logs" / f"{task.slug}.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        tail = [line for line in text.splitlines() if line.strip()][-1:]
+        lines.append(f"{task} {what}" + (f"; its log ends: {tail[0][:300]}" if tail else ""))
+    return tuple(lines)
+
+
+def _faults(own: EventFile | None) -> tuple[Struck, ...]:
+    """Faults that took effect, with what became of them."""
+    told = own.of(FaultEvent) if own is not None else []
+    healed = {(event.fault, event.of, event.at): event.evidence for event in told if not event.on}
+    return tuple(
+        Struck(e.fault, Task.parse(e.of), e.at, e.evidence, healed.get((e.fault, e.of, e.at), "")) for e in told if e.on
+    )
+
+
+def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]]:
+    """By task and incarnation."""
     if not (folder / "events").is_dir():
         raise Malformed(folder, "has no folder events/")
-    files: dict[Task, Path] = {}
+    files: dict[Task, dict[int, Path]] = {}
     known = {*manifest.layout.tasks, RUNNER}
     for path in sorted((folder / "events").iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -103,9 +148,8 @@ def _event_files(folder: Path, manifest: Manifest) -> dict[Task, Path]:
         if task is None or task not in known or not path.is_file():
             hint = "Files here are named JOB-INDEX.jsonl, for the tasks of the layout"
             raise Malformed(path, f"is not an event file of layout {manifest.layout.text}", hint=hint)
-        if match and match[3]:
-            raise Malformed(path, "is a second incarnation: this psconform judges runs without restarts")
-        files[task] = path
+        life = int(match[3] or 0) if match else 0
+        files.setdefault(task, {})[life] = path
     return files
 
 

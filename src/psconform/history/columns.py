@@ -19,6 +19,8 @@ Values = NDArray[np.float32]
 OUTCOMES = ("never pushed", "ok", "failed", "unknown")
 """What became of a gradient; a code is an index into these."""
 OK, FAILED, UNKNOWN = 1, 2, 3
+COLUMNS = ("step", "final", "after", "at", "clock", "nonce", "epoch", "life")
+"""Of reads: those with a row for each."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Reads:
     nonce: Floats  # [R, V]
     versions: Ints | None  # [R, P]
     odd: Odd
+    epoch: Ints  # [R], the cluster epoch that it was made in
+    life: Ints  # [R], which incarnation of the worker made it
     # by read: of a model all, of ledgers the final (not of the plain one with a ps)
     values: Mapping[int, Values] = field(default_factory=dict)
 
@@ -137,7 +141,7 @@ class Reads:
         odd = self.odd
         moved = Odd(odd.variable, odd.peer, odd.step, first, end, odd.head, odd.tail)
         versions = None if self.versions is None else self.versions[keep]
-        kept = {name: getattr(self, name)[keep] for name in ("step", "final", "after", "at", "clock", "nonce")}
+        kept = {name: getattr(self, name)[keep] for name in COLUMNS}
         values = {new: self.values[old] for new, old in enumerate(keep.tolist()) if old in self.values}
         return Reads(**kept, versions=versions, odd=moved.take(first < end).sorted(), values=values)
 

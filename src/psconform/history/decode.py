@@ -14,7 +14,7 @@ from ..errors import Malformed
 from ..layout import Task
 from ..probe import LEDGERS
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Values
-from .events import Ack, Done, Read, Residual, Update
+from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .manifest import Manifest
 from .model import Worker
@@ -71,10 +71,13 @@ class Answers:
 
     def _check(self) -> None:
         """What must hold between these events; names the first that breaks it."""
-        for done in self.file.of(Done)[:1]:  # then the others' final reads prove nothing
+        resumed = column(self.file.of(Resume), "seq")
+        for done in self.file.of(Done):  # then the others' final reads prove nothing
             hint = "wait_for_all comes after the last acknowledgement"
+            until = min((int(seq) for seq in resumed if seq > done.seq), default=2**62)  # training goes on there
             for seq, step in ((self.seq, self.step), (self.ack_seq, self.ack_step)):
-                self._first(seq > done.seq, seq, step, "step {0} goes on after done", hint=hint)
+                late = (seq > done.seq) & (seq < until)
+                self._first(late, seq, step, "step {0} goes on after done", hint=hint)
         for seq, step in ((self.seq, self.step), (self.ack_seq, self.ack_step)):
             self._first(step >= self.steps, seq, step, f"step {{0}} of {self.steps}")
         # the n-th push of a step is its attempt n: rank of each within its step, in the order of the record

@@ -72,6 +72,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     status: Status = "running"
     reasons: list[str] = []
     defect: str = ""
+    faults: list[str] = []
+    checkpoint_every: int = 0
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

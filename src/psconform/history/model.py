@@ -67,6 +67,31 @@ class Init:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A task made a checkpoint, restored one, or resumed training; in the order of its record, life after life."""
+
+    task: Task
+    life: int
+    kind: str  # checkpoint, restore, resume
+    epoch: int
+    seq: int
+    name: str = ""
+    clock: tuple[tuple[int, ...], ...] = ()  # of a checkpoint: per ps and worker, gradients in it
+    step: int = 0  # of a resumption: the next step
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not)."""
+
+    kind: str
+    task: Task
+    at: str
+    evidence: str
+    healed: str
+
+
+@dataclass(frozen=True)
 class History:
     """The record of one run.
 
@@ -88,6 +113,11 @@ class History:
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
+    marks: tuple[Mark, ...] = ()
+    faults: tuple[Struck, ...] = ()
+    ended: str = "finished"  # how the run did, as in the manifest
+    failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
+    last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 
     @property
@@ -105,6 +135,11 @@ class History:
     def no_final(self) -> str:
         """Why there is no final read."""
         return self.incomplete or "no worker made a final read"
+
+    @property
+    def disturbed(self) -> bool:
+        """A fault struck, or a task came back, or something was rolled back."""
+        return bool(self.faults) or any(mark.kind != "checkpoint" for mark in self.marks)
 
     @cached_property
     def finite(self) -> History:

@@ -95,6 +95,8 @@ class _ReadDecoder:
             nonce=nonce,
             versions=self._versions(),
             odd=odd,
+            epoch=np.array([event.epoch for event in events], np.int64),
+            life=np.zeros(len(events), np.int64),
             values=self.values,
         )
         return reads, self._shards(clock.shape[1])

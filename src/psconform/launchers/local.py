@@ -59,6 +59,7 @@ class LocalLauncher:
         self._reader.start()
         self._started: dict[str, int] = {}
         self._running: dict[str, Task] = {}
+        self._keys: dict[Task, str] = {}  # of its latest start
         self._ended: list[Ended] = []
         self._stopped = self._lost = False
         self._locks: list[socket.socket] = []
@@ -78,7 +79,7 @@ class LocalLauncher:
 
     def start(self, task: Task, command: Command, *, env: Mapping[str, str], log: Path) -> int:
         """Start one task; returns its process id. Raises PsconformError if it cannot be executed."""
-        key = f"{self._generation}/{task}"
+        key = self._keys[task] = f"{self._generation}/{task}/{len(self._started)}"
         forked = self.warm and bool(command.entry)
         environment = {**os.environ, **dict(command.env), **env, OWNER: owner_mark()}
         self._send(
@@ -118,7 +119,11 @@ class LocalLauncher:
 
     def signal(self, task: Task, number: int) -> None:
         """Send a signal to a task's process group."""
-        self._send(signal=f"{self._generation}/{task}", number=number)
+        self._send(signal=self._keys.get(task, ""), number=number)
+
+    def state(self, task: Task) -> str:
+        """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
+        return process_state(self._started.get(self._keys.get(task, ""), 0))
 
     def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
         """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""
@@ -133,6 +138,7 @@ class LocalLauncher:
         ended += self.poll(0.0)
         self._generation += 1
         self._started.clear()
+        self._keys.clear()
         for lock in self._locks:
             lock.close()
         self._locks.clear()
@@ -228,11 +234,22 @@ def owner_mark() -> str:
 
 def process_start(pid: int) -> str:
     """Start time of a process in clock ticks since boot, empty if it is gone, a zombie, or /proc is missing."""
+    fields = _stat(pid)
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def process_state(pid: int) -> str:
+    """State letter of a process, empty if it is gone, a zombie, or /proc is missing."""
+    state = _stat(pid)[0]
+    return "" if state in "ZX" else state
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat after the name; as of a dead process if there is none."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
-        return "" if fields[0] in "ZX" else fields[19]
-    except (OSError, IndexError):
-        return ""
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+    except OSError:
+        return ["X"]
 
 
 def _ephemeral_low() -> int:

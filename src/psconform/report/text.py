@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ..runner.curves import Curves
-from ..runner.slow import spell
 from ..runner.timing import Timing
 from ..runner.verdicts import Judged
+from ..times import spell
 from ..verdict import Verdict
 
 STEP_ROWS = 8
@@ -26,6 +26,9 @@ def table(judged: Judged) -> Text:
     text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
     text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else ""))
     text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
+    for fault in judged.history.faults:
+        text.append(f"  fault: {fault.kind} {fault.task} at {fault.at}: {fault.evidence}")
+        text.append(f", then {fault.healed}\n" if fault.healed else "\n")
     for verdict in judged.verdicts:
         if verdict.status != "not judged":
             _row(text, verdict)

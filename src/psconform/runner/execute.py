@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import PsconformError
+from ..faults.control import Control
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
 from ..launchers.local import Ended, LocalLauncher
 from ..layout import Layout, Task
-from ..probe import EventLog
+from ..probe import CONTROL, EventLog
 from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .plan import Plan
+from .strikes import Strikes
 
 TICK_S = 0.05
 _ACK = re.compile(rb'"kind" ?: ?"ack"')
@@ -91,7 +93,8 @@ class _Execution:
     stalled: bool = False
     reasons: list[str] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
-    sizes: dict[Task, int] = field(default_factory=dict)
+    sizes: dict[Path, int] = field(default_factory=dict)
+    lives: dict[Task, int] = field(default_factory=dict)  # how often it was started again
     acked: int = 0
     acked_before: int = 0  # when the clock of the rate was started
 
@@ -103,6 +106,8 @@ class _Execution:
         run = self.manifest.run
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
+        self.control = Control()
+        self.strikes = Strikes(self.plan.faults, self.launcher, self.control, self.log, restart=self._launch)
 
     def job(self, task: Task) -> Job:
         return self.plan.target.jobs[task.job]
@@ -110,33 +115,46 @@ class _Execution:
     def start(self) -> None:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
         self.launcher.stop_all(grace=0.0)  # forget the run before: ports, names
-        addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
-        spec = write_spec(self.folder, self.manifest, wait_s=self.plan.patience_s)
+        self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
+        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=self.plan.patience_s)
+        for task in self.layout.tasks:
+            self.lives[task] = -1
+            self._launch(task)
+            if task.job == "ps" and task.index == self.layout.ps - 1:
+                self._await_ready([t for t in self.layout.tasks if t.job == "ps"], self.addresses)
+        self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+
+    def _launch(self, task: Task) -> None:
+        """Start a task, or start it again."""
         workload: dict[str, str | int] = {
             "workload": self.manifest.workload.name,
             "steps": self.manifest.workload.steps,
             "seed": self.manifest.workload.seed,
             "compression": self.manifest.workload.compression,
         }
-        for task in self.layout.tasks:
-            command = self.plan.target.command(task, addresses, layout=self.layout, workload=workload)
-            env = {"PSCONFORM_SPEC": str(spec), "PSCONFORM_TASK": str(task), "PSCONFORM_RUN": self.manifest.run}
-            self.launcher.start(task, command, env=env, log=log_of(self.folder, task))
-            self.states[task] = "running"
-            if task.job == "ps" and task.index == self.layout.ps - 1:
-                self._await_ready([t for t in self.layout.tasks if t.job == "ps"], addresses)
-        self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+        self.lives[task] += 1
+        command = self.plan.target.command(task, self.addresses, layout=self.layout, workload=workload)
+        env = {
+            "PSCONFORM_SPEC": str(self.spec),
+            "PSCONFORM_TASK": str(task),
+            "PSCONFORM_RUN": self.manifest.run,
+            "PSCONFORM_INCARNATION": str(self.lives[task]),
+            CONTROL: self.control.address,
+        }
+        self.launcher.start(task, command, env=env, log=log_of(self.folder, task))
+        self.states[task] = "running"
 
     def watch(self) -> None:
         """Follow the record until every worker has ended, or nothing has been recorded for too long."""
         heard = time.monotonic()
-        while any(self.states[task] == "running" for task in self.layout.worker_tasks):
+        while self.strikes.pending or any(self.states[task] == "running" for task in self.layout.worker_tasks):
             for ended in self.launcher.poll(TICK_S):
                 self._note(ended)
                 heard = time.monotonic()
             if self._grown():
                 heard = time.monotonic()
             self._notify()
+            self.strikes.tick(heard_s=time.monotonic() - heard)
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self.plan.patience_s
             if time.monotonic() - heard > patience:
@@ -163,14 +181,16 @@ class _Execution:
             self.reasons.append(str(error))
         self._grown()
         self._notify()
+        self.reasons += self.strikes.missing()
+        self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
 
     def _note(self, ended: Ended, *, stopped: bool = False) -> None:
-        task = ended.task
-        self.states[task] = "stopped" if stopped else "ended" if ended.status == 0 else "failed"
+        task, struck = ended.task, not stopped and self.strikes.killed(ended.task)
+        self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         self.log.write("exit", of=str(task), status=ended.status, **({"stopped": True} if stopped else {}))
-        if task.job == "worker":
+        if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             if not marker.exists():
                 marker.write_text("dead\n", encoding="ascii")  # nobody is to wait for it
@@ -185,7 +205,9 @@ class _Execution:
         """Look at what the event files have gained; counts acknowledgements for the progress display."""
         grown = False
         for task in self.layout.tasks:
-            path, before = self.folder / "events" / f"{task.slug}.jsonl", self.sizes.get(task, 0)
+            life = self.lives.get(task, 0)
+            path = self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
+            before = self.sizes.get(path, 0)
             try:
                 with path.open("rb") as file:
                     file.seek(before)
@@ -193,7 +215,7 @@ class _Execution:
             except FileNotFoundError:
                 continue
             whole = data[: data.rfind(b"\n") + 1]
-            self.sizes[task] = before + len(whole)
+            self.sizes[path] = before + len(whole)
             grown = grown or bool(whole)
             self.acked += len(_ACK.findall(whole))
         if self.acked and self.trained_since is None:
@@ -206,7 +228,8 @@ class _Execution:
         rate = (self.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
         total = self.layout.workers * self.manifest.workload.steps
-        self.notify(Progress(states, self.acked, total, rate))
+        # what is sent again is acknowledged again
+        self.notify(Progress(states, min(self.acked, total), total, rate))
 
     def _await_ready(self, tasks: list[Task], addresses: dict[Task, str]) -> None:
         for task in tasks:

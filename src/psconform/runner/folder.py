@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..errors import BadInput
+from ..faults.fault import Fault
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
@@ -17,6 +18,8 @@ from ..version import __version__
 from .plan import Plan
 
 PARTS = ("events", "vectors", "done", "logs")
+CHECKPOINTS = "checkpoints"
+"""Where a target that can may put its checkpoints."""
 VECTORS = 10
 """About so many times per worker, at most every 50 reads, and at the end, the full parameters go to vectors/."""
 VECTORS_MIB = 256
@@ -46,6 +49,8 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         claims=plan.target.claimed(layout, workload.compression),
         workload=workload,
         defect=plan.defect,
+        faults=[f"{fault.kind} {fault}" for fault in plan.faults],
+        checkpoint_every=plan.checkpoint_every,
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
@@ -54,7 +59,7 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
     return manifest
 
 
-def write_spec(folder: Path, manifest: Manifest, *, wait_s: float) -> Path:
+def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = (), wait_s: float) -> Path:
     """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it."""
     workload = manifest.workload
     behind_s = workload.steps * max((seconds for _, seconds in workload.slow), default=0.0)
@@ -63,6 +68,10 @@ def write_spec(folder: Path, manifest: Manifest, *, wait_s: float) -> Path:
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
+    if faults or manifest.checkpoint_every:
+        spec["strikes"] = [strike for fault in faults for strike in fault.strikes]
+        spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
+        (folder / CHECKPOINTS).mkdir()
     write_json(folder / "spec.json", spec)
     return folder / "spec.json"
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..faults.fault import Fault, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..layout import Layout
 from ..targets.reference import find_target
 from ..targets.target import Target
+from ..times import spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
-from .slow import Spelled, parse_slow, spell
+from .slow import Spelled, parse_slow
 
 MAX_SEED = 2**31 - 1
+CHECKPOINT_EVERY = 50
+"""Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
 
 
@@ -41,7 +46,8 @@ USED_BY = {
 class Plan:
     """One execution: which target, in which layout, on which workload.
 
-    ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
+    ``faults`` are to strike meanwhile; every ``checkpoint_every`` steps of its chief the target is asked to make a
+    checkpoint (0: never). ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
     """
 
     target: Target
@@ -49,6 +55,8 @@ class Plan:
     workload: Workload
     out: Path
     defect: str = ""
+    faults: tuple[Fault, ...] = ()
+    checkpoint_every: int = 0
     patience_s: float = PATIENCE_S
     spelled: str = field(default="reference")
 
@@ -75,6 +83,12 @@ class Plan:
             parts += ["--slow", f"{task}={spell(seconds)}"]
         parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
         parts += ["--defect", self.defect] if self.defect else []
+        for fault in self.faults:
+            parts += [f"--{fault.kind}", str(fault)]
+        if any(fault.kind == "kill" for fault in self.faults):
+            again = next(fault.restart_after_s for fault in self.faults if fault.kind == "kill")
+            parts += ["--restart-after", "never" if again is None else spell(again)]
+        parts += ["--checkpoint-every", str(self.checkpoint_every)] if self.checkpoint_every else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
         return shlex.join(parts)
 
@@ -104,6 +118,10 @@ def make_plan(
     condition: float = 10.0,
     compression: str = "none",
     defect: str = "",
+    kill: str | Iterable[str] = (),
+    stop: str | Iterable[str] = (),
+    restart_after: str | float | None = "1s",
+    checkpoint_every: int | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
@@ -174,6 +192,8 @@ def make_plan(
     _check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
+    faults = parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=shape, steps=steps)
+    every = _checked_interval(checkpoint_every, faults, shape, compression=compression)
     return Plan(
         target=found,
         layout=shape,
@@ -193,6 +213,8 @@ def make_plan(
         ),
         out=out,
         defect=defect,
+        faults=faults,
+        checkpoint_every=every,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
     )
@@ -218,6 +240,24 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
         raise BadInput("--workload", problem, value=workload)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
+
+
+def _checked_interval(every: int | None, faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> int:
+    """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
+    if every is not None and (not isinstance(every, int) or not 0 <= every <= MAX_SEED):
+        raise BadInput("--checkpoint-every", f"must be between 0 and {MAX_SEED}", value=every)
+    for present, value in ((faults, str(faults[0]) if faults else ""), (every, every)):
+        option = f"--{faults[0].kind}" if present is faults and faults else "--checkpoint-every"
+        if not present:
+            continue
+        if layout.all_reduce:
+            raise BadInput(option, "needs a ps: replicas keep no state for each other", value=value)
+        if layout.quorum or layout.replication != "between-graph":
+            problem = "is for between-graph replication without --quorum"
+            raise BadInput(option, problem, value=value)
+        if compression != "none":
+            raise BadInput(option, "is for --compression none: a residual dies with its worker", value=value)
+    return (CHECKPOINT_EVERY if faults else 0) if every is None else every
 
 
 def _check_used(workload: str, given: dict[str, Any]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, InvalidOperation
 
 from ..errors import BadInput
 from ..layout import Layout, Task
+from ..times import parse_seconds
 
 MAX_S = 60.0
-UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 _PLACE = "--slow"
 
 Slow = tuple[tuple[str, float], ...]
@@ -26,7 +24,7 @@ def parse_slow(slow: Spelled, *, layout: Layout, patience_s: float) -> Slow:
         task = _worker(name, layout)
         if task in found:
             raise BadInput(_PLACE, f"names {task} twice", value=name)
-        seconds = _seconds(value)
+        seconds = parse_seconds(value, place=_PLACE)
         if not 0 <= seconds <= MAX_S:  # false for NaN, too
             raise BadInput(_PLACE, f"the time of {task} must be between 0 and {MAX_S:.0f} s", value=value)
         if seconds >= patience_s:
@@ -34,13 +32,6 @@ def parse_slow(slow: Spelled, *, layout: Layout, patience_s: float) -> Slow:
             raise BadInput(_PLACE, f"{task} would be taken for stalled after {patience_s:g} s", value=value, hint=hint)
         found[task] = seconds
     return tuple((str(task), seconds) for task, seconds in sorted(found.items()))
-
-
-def spell(seconds: float) -> str:
-    """The time as ``--slow`` takes it; read back it is the same number, to the last bit."""
-    unit = next((unit for unit in ("s", "ms") if seconds >= float(UNITS[unit])), "us") if seconds else "s"
-    text = f"{Decimal(repr(seconds)) / UNITS[unit]:f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
 def _pairs(slow: Spelled) -> list[tuple[str, float | str]]:
@@ -63,16 +54,3 @@ def _worker(name: str, layout: Layout) -> Task:
         problem = "only workers can be slowed" if task.job == "ps" else f"layout {layout.text} has no such worker"
         raise BadInput(_PLACE, problem, value=name, choices=map(str, layout.worker_tasks))
     return task
-
-
-def _seconds(value: float | str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    for unit, factor in UNITS.items():  # s is the end of the others, so it comes last
-        if isinstance(value, str) and value.endswith(unit):
-            try:
-                seconds = float(Decimal(value.removesuffix(unit)) * factor)
-            except InvalidOperation:
-                break
-            return seconds if math.isfinite(seconds) else math.nan
-    raise BadInput(_PLACE, "the time must be a number with its unit, such as 50ms", value=value, choices=UNITS)

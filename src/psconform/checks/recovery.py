@@ -1,0 +1,153 @@
+"""R3, R4, R6: what a rollback takes back, and what it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..history.model import History, Mark, Worker
+from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .witness import at_most
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A restore, the checkpoint that it named (None: nobody recorded it), and the newest one made before it."""
+
+    restore: Mark
+    checkpoint: Mark | None
+    newest: Mark | None
+
+    @property
+    def text(self) -> str:
+        """Who restored what, when."""
+        return f"{self.restore.task} restored {self.restore.name} in epoch {self.restore.epoch}"
+
+
+def rollbacks(history: History) -> list[Rollback]:
+    """All restores, in the order of the epochs that they began.
+
+    What came before what is taken from the record of one task, life after life, for tasks share no clock; so the newest
+    checkpoint is that of the task that restored.
+    """
+    found = []
+    for restore in (mark for mark in history.marks if mark.kind == "restore"):
+        mine = [mark for mark in history.marks if mark.kind == "checkpoint" and mark.task == restore.task]
+        before = [mark for mark in mine if (mark.life, mark.seq) < (restore.life, restore.seq)]
+        named = [mark for mark in history.marks if mark.kind == "checkpoint" and mark.name == restore.name]
+        found.append(Rollback(restore, named[-1] if named else None, before[-1] if before else None))
+    return sorted(found, key=lambda rollback: rollback.restore.epoch)
+
+
+def rollback(history: History) -> Verdict:
+    """R3: a rollback ends at a durable checkpoint, no older than the last one; nothing goes back silently.
+
+    A restore names the newest checkpoint that its task had made durable. Within one cluster epoch nothing that a
+    worker has read is taken back: a state that is older than one read before, without a restore in between, was reset
+    silently. What a rollback took back, and was done again, is counted.
+
+    Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
+    ``probe.epoch``; of one that does not, a rollback is a silent one.
+    """
+    lines = []
+    for back in rollbacks(history):
+        if back.newest is not None and back.restore.name != back.newest.name:
+            newer = back.checkpoint is None or _place(back.checkpoint) < _place(back.newest)
+            if newer and back.checkpoint is not None:
+                lines.append(f"{back.text}, though {back.newest.name} was durable before")
+    for worker in history.workers:
+        lines += list(at_most(_gone_back(history, worker)))
+    if lines:
+        return violated(lines)
+    if not history.finals:
+        return unknown(history.no_final)
+    count = len(rollbacks(history))
+    again = sum(int((worker.pushes.attempts - 1).sum()) for worker in history.workers)
+    return valid(f"{count} rollback(s), {again} gradients sent again", rollbacks=count, sent_again=again)
+
+
+def _place(mark: Mark) -> tuple[int, int]:
+    return mark.life, mark.seq
+
+
+def _gone_back(history: History, worker: Worker) -> Iterator[str]:
+    """Reads that show less than the read before, in the same epoch."""
+    reads = worker.reads
+    if len(reads) < 2:
+        return
+    same = reads.epoch[1:] == reads.epoch[:-1]
+    falls = (np.diff(reads.clock, axis=0) < 0) & same[:, None, None]
+    for index, variable, peer in np.argwhere(falls).tolist():
+        before, now = reads.clock[index, variable, peer], reads.clock[index + 1, variable, peer]
+        yield (
+            f"{history.where(worker, index + 1)} read {history.variable(variable)} with {now} gradients of "
+            f"worker:{peer}, {before} in the read before, and no restore between them"
+        )
+
+
+def one_cut(history: History) -> Verdict:
+    """R4: all shards come from one checkpoint, or the Target declares partial recovery.
+
+    In its first read after a rollback a worker sees of its own gradients exactly those in the checkpoint, in every
+    variable (it has pushed none since), and of the others' at least those.
+
+    Assumes: a restore that names a recorded checkpoint, and that psconform knows the ps of each variable.
+    """
+    return _first_reads(history, "R4")
+
+
+def fencing(history: History) -> Verdict:
+    """R6: no gradient computed before a rollback is applied after it.
+
+    In its first read after a rollback a worker sees none of its own gradients that is not in the checkpoint: it has
+    pushed none since, so whoever shows is from before. (If a variable shows a whole run of them, it was not restored:
+    that is R4.)
+
+    Assumes: as R4.
+    """
+    return _first_reads(history, "R6")
+
+
+def _first_reads(history: History, which: str) -> Verdict:
+    backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
+    if not backs:
+        return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
+    if history.shards is None:
+        return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
+    lines, looked = [], 0
+    for back in backs:
+        for worker in history.workers:
+            first = np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist()
+            if first and not worker.reads.final[first[0]]:
+                looked += 1
+                lines += list(_against_cut(history, worker, first[0], back, which))
+    if lines:
+        return violated(lines)
+    return valid(f"{len(backs)} rollback(s)") if looked else unknown("no worker read after a rollback")
+
+
+def _against_cut(history: History, worker: Worker, index: int, back: Rollback, which: str) -> Iterator[str]:
+    """How a worker's first read after a rollback differs from the checkpoint."""
+    assert history.shards is not None
+    assert back.checkpoint is not None
+    for variable, shard in enumerate(history.shards):
+        if shard >= len(back.checkpoint.clock):
+            continue
+        for peer, holds in enumerate(back.checkpoint.clock[shard]):
+            shown = int(worker.reads.clock[index, variable, peer])
+            where = f"{history.where(worker, index)} read {history.variable(variable)}"
+            if shown < holds and which == "R4":
+                yield f"{back.text}; {where} with {shown} gradients of worker:{peer}, the checkpoint has {holds}"
+            if peer != worker.index or shown <= holds:
+                continue
+            steps = np.arange(holds, shown)
+            seen = steps[worker.reads.shows(index, np.full(len(steps), peer), steps)[variable]]
+            if len(seen) > 1 and which == "R4":
+                yield (
+                    f"{back.text}; {where} with {shown} of its own gradients, the checkpoint has {holds}: "
+                    f"{history.variable(variable)} was not restored from it"
+                )
+            elif len(seen) == 1 and which == "R6":
+                yield f"{back.text}; {where} with {history.gradient(peer, int(seen[0]))}, pushed before that"

@@ -1,0 +1,119 @@
+"""A task that was started again has a record for each of its lives; here they become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from ..layout import Task
+from .columns import FAILED, OK, UNKNOWN, Ints, Odd, Pushes, Reads
+from .events import Checkpoint, Restore, Resume
+from .model import Mark, Worker
+from .reader import EventFile
+
+
+@dataclass(frozen=True)
+class Life:
+    """One incarnation of a worker: its record, and how many events there are in it."""
+
+    worker: Worker
+    events: int
+
+
+def joined(lives: Sequence[Life], *, steps: int) -> Worker:
+    """One worker, all of whose lives are one record: reads one after the other, pushes of a step taken together.
+
+    Only how the last life ended says whether the record is whole: every event is written before what it announces,
+    so that of a life that was cut short nothing is missing but an answer.
+    """
+    if len(lives) == 1:
+        return lives[0].worker
+    workers = [life.worker for life in lives]
+    before = np.cumsum([0, *(life.events for life in lives)]).tolist()
+    read_before = np.cumsum([0, *(len(worker.reads) for worker in workers)]).tolist()
+    acked_before = np.cumsum([0, *(len(worker.acked) for worker in workers)]).tolist()
+    return replace(
+        workers[-1],
+        reads=_reads(workers, read_before, acked_before),
+        pushes=_pushes(workers, read_before, before, steps=steps),
+        acked=np.concatenate([worker.acked for worker in workers]),
+        residual=workers[-1].residual,
+    )
+
+
+def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list[int]) -> Reads:
+    parts = [worker.reads for worker in workers if len(worker.reads)] or [workers[0].reads]
+    kept = [index for index, worker in enumerate(workers) if len(worker.reads)] or [0]
+    odd = Odd(*(np.concatenate(columns) for columns in zip(*_moved(parts, kept, read_before), strict=True)))
+    versions = [part.versions for part in parts if part.versions is not None]
+    values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
+    columns = ("step", "final", "at", "clock", "nonce", "epoch")
+    return Reads(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
+        after=np.concatenate([part.after + acked_before[k] for k, part in zip(kept, parts, strict=True)]),
+        versions=np.concatenate(versions) if len(versions) == len(parts) else None,
+        odd=odd.sorted(),
+        values=values,
+        life=np.concatenate([np.full(len(part), k, np.int64) for k, part in zip(kept, parts, strict=True)]),
+    )
+
+
+def _moved(parts: list[Reads], kept: list[int], read_before: list[int]) -> list[list[Ints]]:
+    """The columns of each part's odd rows, with reads counted from the first life on."""
+    rows = []
+    for k, part in zip(kept, parts, strict=True):
+        shift = {"first": read_before[k], "end": read_before[k]}
+        rows.append([getattr(part.odd, f.name) + shift.get(f.name, 0) for f in fields(Odd)])
+    return rows
+
+
+def _pushes(workers: Sequence[Worker], read_before: list[int], before: list[int], *, steps: int) -> Pushes:
+    """Attempts of all lives taken together: accepted if any was, failed only if all surely were."""
+    lives = [worker.pushes for worker in workers]
+    step = np.concatenate([pushes.step for pushes in lives])
+    outcome = np.concatenate([pushes.outcome for pushes in lives])
+    width = max((pushes.versions.shape[1] for pushes in lives), default=0)
+    versions = np.concatenate([np.pad(p.versions, ((0, 0), (0, width - p.versions.shape[1]))) for p in lives])
+    sent, first = np.unique(step, return_index=True)
+    sent, first = sent[np.argsort(first)], np.sort(first)
+    last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
+    last = last[np.searchsorted(np.unique(step), sent)]
+
+    lifted = {
+        name: np.concatenate([getattr(p, name) + shift[k] * (getattr(p, name) >= 0) for k, p in enumerate(lives)])
+        for name, shift in (("read", read_before), ("first", before), ("last", before))
+    }
+    ok = outcome == OK
+    accepted = np.full(steps, -1, np.int64)  # by step, the place of its first acceptance
+    accepted[step[ok][::-1]] = np.flatnonzero(ok)[::-1]
+    chosen = np.where(accepted[sent] >= 0, accepted[sent], first)
+    attempts, answered = np.concatenate([p.attempts for p in lives]), np.concatenate([p.answered for p in lives])
+    unsure = np.bincount(step[outcome == UNKNOWN], minlength=steps)[sent] > 0
+    return Pushes(
+        step=sent,
+        attempts=np.bincount(step, weights=attempts, minlength=steps)[sent].astype(np.int64),
+        outcome=np.where(accepted[sent] >= 0, OK, np.where(unsure, UNKNOWN, FAILED)),
+        width=np.concatenate([p.width for p in lives])[chosen],
+        versions=versions[chosen],
+        read=lifted["read"][first],
+        first=lifted["first"][first],
+        last=lifted["last"][last],
+        at=np.concatenate([p.at for p in lives])[first],
+        answered=np.array([answered[step == s].max() for s in sent.tolist()], np.int64),
+    )
+
+
+def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:
+    """Checkpoints, restores and resumptions of one life, in the order of its record."""
+    found: list[Mark] = []
+    for event in file.events:
+        if isinstance(event, Checkpoint):
+            clock = tuple(tuple(row) for row in event.clock)
+            found.append(Mark(task, life, "checkpoint", event.epoch, event.seq, name=event.name, clock=clock))
+        elif isinstance(event, Restore):
+            found.append(Mark(task, life, "restore", event.epoch, event.seq, name=event.name))
+        elif isinstance(event, Resume):
+            found.append(Mark(task, life, "resume", event.epoch, event.seq, step=event.step))
+    return found

@@ -1,0 +1,202 @@
+"""R3, R4, R6, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from psconform.errors import Malformed
+from psconform.report.text import explain
+from psconform.runner.verdicts import judge_folder
+
+from .stories import CLAIMS, Story
+
+
+@pytest.fixture
+def story(tmp_path):
+    return Story(tmp_path / "run")
+
+
+def statuses(judged):
+    return {v.guarantee: v.status for v in judged.verdicts if v.status in ("valid", "violated", "unknown")}
+
+
+def violated(judged):
+    return {name for name, status in statuses(judged).items() if status == "violated"}
+
+
+def witness(judged, name):
+    return next(v for v in judged.verdicts if v.guarantee == name).witness
+
+
+def ps_lost(story, **restore):
+    """Checkpoint, go on, lose a ps, restore."""
+    story.step(0, 3)
+    story.step(1, 2)
+    story.checkpoint("step-3")
+    story.step(0, 2)
+    story.step(1, 3)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False, evidence="started again")
+    story.exits.clear()
+    story.restore("step-3", **restore)
+
+
+def test_a_rollback_as_it_should_be(story):
+    ps_lost(story)
+    judged = story.finish()
+    assert set(statuses(judged).values()) == {"valid"}, explain(judged)
+    assert {"R1", "R2", "R3", "R4", "R6", "L1"} <= set(statuses(judged))
+    rollback = next(v for v in judged.verdicts if v.guarantee == "R3")
+    assert rollback.stats == {"rollbacks": 1, "sent_again": 5}
+    assert "fault: kill ps:1 at 5: the process ended by signal 9, then started again" in explain(judged)
+
+
+def test_a_worker_that_came_back_as_it_should(story):
+    story.step(0, 3)
+    story.step(1, 2)
+    story.step(1, answer=False, apply=[0])  # a push half in
+    story.kill("worker:1")
+    story.step(0, 2)
+    story.back(1)
+    judged = story.finish()
+    assert set(statuses(judged).values()) == {"valid"}, explain(judged)
+    assert {"R1", "R2", "R3", "L1"} <= set(statuses(judged))
+    worker = judged.history.workers[1]
+    assert sorted(worker.pushes.step.tolist()) == list(range(story.steps))
+    assert worker.pushes.attempts.tolist() == [1, 1, 2, *[1] * (story.steps - 3)]
+    assert set(worker.reads.life.tolist()) == {0, 1}
+
+
+def test_no_idempotence_on_retry(story):
+    story.step(1, 3)
+    story.step(1, answer=False)
+    story.kill("worker:1")
+    story.back(1, step=3)
+    for p in range(2):
+        story.applied[p][1] = 3
+    story.step(1)  # the same gradient once more, applied once more
+    assert violated(story.finish()) >= {"R1", "R2"}
+
+
+def test_acknowledged_before_applied(story):
+    story.step(1, 3)
+    story.step(1, apply=[])
+    story.kill("worker:1")
+    for p in range(2):
+        story.applied[p][1] = 4
+    story.back(1)
+    judged = story.finish()
+    assert "R1" in violated(judged)
+    assert any("was lost" in line for line in witness(judged, "R1"))
+
+
+def test_restore_of_the_second_newest_checkpoint(story):
+    story.step(0, 2)
+    story.checkpoint("step-2")
+    story.step(0, 2)
+    story.checkpoint("step-4")
+    story.kill("ps:0")
+    story.fault("kill", "ps:0", on=False)
+    story.exits.clear()
+    story.restore("step-2")
+    judged = story.finish()
+    assert violated(judged) == {"R3"}
+    assert "though step-4 was durable before" in witness(judged, "R3")[0]
+
+
+def test_only_the_failed_shard_restored(story):
+    ps_lost(story, shards=[1])
+    judged = story.finish()
+    assert violated(judged) == {"R4"}
+    assert any("ps:0 was not restored from it" in line for line in witness(judged, "R4"))
+
+
+def test_only_the_failed_shard_restored_is_no_fault_of_who_says_so(tmp_path):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, recovery="partial"))
+    ps_lost(story, shards=[1])
+    judged = story.finish()
+    assert not violated(judged), explain(judged)
+    assert "R4" not in statuses(judged)
+
+
+def test_fence_missing(story):
+    """A push of before is applied after the restore: in turn, so that nothing is doubled in the end."""
+    story.step(1, 3)
+    story.checkpoint("step-3")
+    story.step(1, answer=False, apply=[])
+    story.kill("ps:0")
+    story.fault("kill", "ps:0", on=False)
+    story.exits.clear()
+    story.restore("step-3", resume=False)
+    story.put(0, 1, 3)
+    story.put(1, 1, 3)
+    for worker, probe in enumerate(story.probes):
+        probe.resume(3 if worker else 0)
+    story.read(1, 3)
+    story.probes[1].push(3)
+    story.probes[1].ack(3, "ok", [0, 0])
+    judged = story.finish()
+    assert violated(judged) == {"R6"}
+    assert "pushed before that" in witness(judged, "R6")[0]
+
+
+def test_silent_reset(story):
+    story.step(0, 3)
+    story.step(1, 4)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False)
+    story.exits.clear()
+    story.theta[1] = story.theta[1] * 0 + (story.theta[1] == story.theta[1].max()) * story.theta[1]
+    judged = story.finish()
+    assert {"R1", "R3"} <= violated(judged)
+    assert "and no restore between them" in witness(judged, "R3")[0]
+
+
+def test_a_hang_after_a_fault(story):
+    story.step(0, 3)
+    story.kill("worker:1", at="after-push:2")
+    (story.folder / "logs" / "worker-0.log").write_text("one\nwaiting for worker:1\n")
+    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    assert violated(judged) == {"L1"}
+    lines = witness(judged, "L1")
+    assert lines[0] == "after kill worker:1 at after-push:2: the process ended by signal 9"
+    assert "worker:0 recorded ack last, of step 2; its log ends: waiting for worker:1" in lines
+
+
+def test_a_hang_without_a_fault_is_unknown(story):
+    story.step(0, 3)
+    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    assert set(statuses(judged).values()) == {"unknown"}
+    assert "L1" not in statuses(judged)
+
+
+@pytest.mark.parametrize(("claim", "found"), [("progress", "violated"), ("attributed-error", "unknown")])
+def test_an_error_that_says_why(tmp_path, claim, found):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness=claim))
+    story.step(0, 3)
+    story.kill("ps:1")
+    judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
+    assert statuses(judged)["L1"] == found  # unknown: the record is incomplete, so nothing is called valid
+
+
+def test_the_lives_of_a_task_must_say_which_they_are(story):
+    story.step(0, 3)
+    story.kill("worker:1")
+    story.back(1)
+    story.finish()
+    path = story.folder / "events" / "worker-1.1.jsonl"
+    path.rename(path.with_name("worker-1.2.jsonl"))
+    with pytest.raises(Malformed, match=r"is incarnation 1 of worker:1, not 2"):
+        judge_folder(story.folder)
+
+
+def test_what_was_recorded_after_done_without_a_resumption_is_malformed(story):
+    probe = story.probes[1]
+    story.step(1)
+    probe.wait_for_all()
+    probe._done = False
+    story.step(1)
+    with pytest.raises(Malformed, match="goes on after done"):
+        story.finish()

@@ -1,0 +1,231 @@
+"""Process faults: how they are spelled, where they strike, and what a run with them leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psconform.api import check
+from psconform.errors import BadInput
+from psconform.faults.control import Control
+from psconform.faults.fault import When, parse_faults
+from psconform.layout import Layout
+from psconform.probe import CONTROL, Probe
+from psconform.runner.plan import make_plan
+
+TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
+LAYOUT = Layout(ps=2, workers=3)
+
+
+def parsed(kill=(), stop=(), restart_after="1s", layout=LAYOUT):
+    return parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=layout, steps=50)
+
+
+@pytest.mark.parametrize(
+    ("text", "when", "where"),
+    [
+        ("ps:0@20", When("before-push", 20), "worker"),
+        ("worker:1@35", When("before-push", 35), "worker:1"),
+        ("worker:1@after-push:35", When("after-push", 35), "worker:1"),
+        ("worker:0@checkpointing", When("checkpointing"), "worker:0"),
+        ("worker:0@checkpointing:40", When("checkpointing", 40), "worker:0"),
+        ("ps:1@1.5s", When(after_s=1.5), "worker"),
+    ],
+)
+def test_kill(text, when, where):
+    (fault,) = parsed([text])
+    assert (fault.kind, str(fault), fault.when, fault.where, fault.restart_after_s) == ("kill", text, when, where, 1.0)
+
+
+def test_stop():
+    fault, other = parsed(stop=["worker:0@10..15", "ps:0@1s..2500ms"])
+    assert (fault.when.step, fault.until.step, str(fault)) == (10, 15, "worker:0@10..15")
+    assert [strike["task"] for strike in fault.strikes] == ["worker:0", "worker"]
+    assert (other.when.after_s, other.until.after_s, str(other)) == (1.0, 2.5, "ps:0@1s..2.5s")
+    assert other.strikes == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kill": ["worker:1"]}, "--kill: must be TASK@WHEN"),
+        ({"kill": ["worker:9@3"]}, "--kill: layout ps=2,worker=3 has no such task"),
+        ({"kill": ["worker@3"]}, "--kill: must be job:index"),
+        ({"kill": ["worker:1@50"]}, "--kill: there are 50 steps, 0 to 49"),
+        ({"kill": ["worker:1@3..5"]}, "--kill: must be like"),
+        ({"kill": ["worker:1@after-push"]}, "needs a step, such as after-push:35"),
+        ({"kill": ["worker:1@checkpointing:x"]}, "must be PHASE:STEP"),
+        ({"kill": ["worker:1@soon!"]}, "the time must be a number with its unit"),
+        ({"kill": ["worker:1@-3s"]}, "the time must be between 0 and 3600 s"),
+        ({"kill": ["worker:1@9999999s"]}, "the time must be between 0 and 3600 s"),
+        ({"kill": ["worker:1@3", "worker:1@3"]}, "--kill: is given twice"),
+        ({"kill": [3]}, "--kill: must be text"),
+        ({"stop": ["worker:1@3"]}, "--stop: must be like worker:0@10..15"),
+        ({"stop": ["worker:1@5..3"]}, "--stop: must end after it begins"),
+        ({"stop": ["worker:1@5..3s"]}, "from a step to a step, or from a time to a time"),
+        ({"stop": ["worker:1@5..50"]}, "--stop: there are 50 steps"),
+        ({"kill": ["worker:1@3"], "restart_after": "soon"}, "--restart-after: the time must be a number"),
+        ({"kill": ["worker:1@3"], "restart_after": "-1s"}, "--restart-after: must be never, or between 0"),
+    ],
+)
+def test_bad_faults(options, says):
+    with pytest.raises(BadInput, match=re.escape(says)):
+        parsed(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"layout": "ps=0,worker=2", "kill": ["worker:1@3"]}, "--kill: needs a ps"),
+        ({"layout": "ps=1,worker=3", "quorum": 2, "kill": ["worker:1@3"]}, "--kill: is for between-graph"),
+        ({"replication": "in-graph", "stop": ["worker:1@3..5"]}, "--stop: is for between-graph"),
+        ({"checkpoint_every": -1}, "--checkpoint-every: must be between 0"),
+        ({"layout": "ps=0,worker=2", "checkpoint_every": 5}, "--checkpoint-every: needs a ps"),
+    ],
+)
+def test_faults_that_a_layout_cannot_have(tmp_path, options, says):
+    with pytest.raises(BadInput, match=says):
+        make_plan(out=tmp_path, **options)
+
+
+def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
+    faults = {"kill": ["ps:0@20", "worker:1@after-push:35"], "stop": ["worker:0@10..15"], "restart_after": "200ms"}
+    plan = make_plan(out=tmp_path, checkpoint_every=25, **faults)
+    words = shlex.split(plan.repeat)
+    for option, value in (("--kill", "ps:0@20"), ("--stop", "worker:0@10..15"), ("--restart-after", "200ms")):
+        assert value in [words[i + 1] for i, word in enumerate(words) if word == option]
+    assert words[words.index("--checkpoint-every") + 1] == "25"
+    assert make_plan(out=tmp_path).checkpoint_every == 0  # a good day costs nothing
+
+
+@given(st.floats(0, 3600, allow_nan=False), st.integers(0, 49))
+def test_what_is_spelled_is_read_back(seconds, step):
+    for when in (When(after_s=seconds), When("before-push", step), When("after-push", step), When("restoring")):
+        assert When.parse(str(when), place="--kill") == when
+
+
+def probe_at(tmp_path, control, monkeypatch, strikes, task="worker:1"):
+    monkeypatch.setenv(CONTROL, control.address)
+    (tmp_path / "events").mkdir(exist_ok=True)
+    spec = {"workers": 2, "steps": 9, "run": "r", "unit": 840.0, "strikes": strikes}
+    return Probe(spec, task=task, folder=str(tmp_path))
+
+
+def test_a_probe_waits_where_a_fault_strikes_and_nowhere_else(tmp_path, monkeypatch):
+    with Control() as control:
+        strikes = [{"task": "worker:1", "phase": "before-push", "step": 3}]
+        probe = probe_at(tmp_path, control, monkeypatch, strikes)
+        for step in range(3):
+            probe.push(step)
+            probe.ack(step)
+        assert control.arrivals() == []
+        thread = threading.Thread(target=probe.push, args=(3,))
+        thread.start()
+        found = []
+        while not found:
+            found = control.arrivals()
+        assert (found[0].task, found[0].phase, found[0].step) == ("worker:1", "before-push", 3)
+        assert thread.is_alive()
+        assert '"push","seq":7' not in (tmp_path / "events" / "worker-1.jsonl").read_text()
+        found[0].release()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_probe_goes_on_when_psconform_is_gone(tmp_path, monkeypatch):
+    with Control() as control:
+        probe = probe_at(tmp_path, control, monkeypatch, [{"task": "worker", "phase": "before-push", "step": 0}])
+        thread = threading.Thread(target=probe.push, args=(0,))
+        thread.start()
+        found = []
+        while not found:
+            found = control.arrivals()
+        found[0].line.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("said", [b"", b"x\n", b"[]\n", b'{"task": 1, "phase": "a", "step": 0}\n', b"{" * 2000])
+def test_whoever_is_no_probe_is_hung_up_on(said):
+    with Control() as control:
+        host, _, port = control.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as line:
+            line.sendall(said)
+            line.shutdown(socket.SHUT_WR)
+            line.settimeout(0.05)
+            while True:
+                assert control.arrivals() == []
+                try:
+                    if not line.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+
+
+def events(run, name="psconform-0"):
+    lines = (run.folder / "events" / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.psconform
+def test_a_worker_that_was_stopped_goes_on(judge):
+    run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, stop=["worker:1@10..20"])
+    assert run.valid, run.explain()
+    on, off = (event for event in events(run) if event["kind"] == "fault")
+    assert (on["on"], on["of"], on["evidence"]) == (True, "worker:1", "the process is stopped (state T)")
+    assert (off["on"], off["evidence"]) == (False, "continued")
+    stopped = on["mono_ns"], off["mono_ns"]
+    pushes = [event for event in events(run, "worker-1") if event["kind"] == "push"]
+    assert len(pushes) == 30
+    # it was held at the step itself, and did nothing while it was stopped
+    assert [e["step"] for e in pushes if e["mono_ns"] < stopped[0]] == list(range(10))
+    assert not [e for e in pushes if stopped[0] < e["mono_ns"] < stopped[1]]
+    assert check(run.folder).verdicts == run.verdicts
+
+
+@pytest.mark.psconform
+def test_a_trainer_that_starts_over_doubles_what_it_had_pushed(judge):
+    run = judge(TARGET, layout="ps=2,worker=2", update="async", steps=20, kill=["worker:1@8"], restart_after="0s")
+    assert {"R1", "R2"} <= set(run.violated), run.explain()
+    assert sum("applied 2 time" in line for line in run.verdicts["R1"].witness) >= 8
+    assert not any("step 8," in line for line in run.verdicts["R1"].witness)  # struck before it was sent
+    assert {path.name for path in (run.folder / "events").iterdir()} >= {"worker-1.jsonl", "worker-1.1.jsonl"}
+
+
+@pytest.mark.psconform
+def test_killed_with_the_answer_in_hand(judge):
+    run = judge(
+        TARGET, layout="ps=1,worker=1", update="async", steps=9, kill="worker:0@after-push:4", restart_after="0s"
+    )
+    first = [(event["kind"], event.get("step")) for event in events(run, "worker-0")]
+    assert first[-2:] == [("read", 4), ("push", 4)]
+    assert any("step 4," in line and "applied 2" in line for line in run.verdicts["R1"].witness)
+
+
+@pytest.mark.psconform
+def test_a_fault_that_never_strikes_is_named(judge):
+    run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=9, kill=["worker:1@restoring"])
+    assert not run.valid
+    assert not run.violated
+    assert "fault kill worker:1@restoring never struck: training did not get there" in run.explain()
+
+
+@pytest.mark.psconform
+def test_a_hang_is_violated_where_progress_is_claimed(judge, tmp_path):
+    text = TARGET.read_text(encoding="utf-8").replace("{here}", str(TARGET.parent))
+    (tmp_path / "target.toml").write_text(text.replace("[claims.sync]", '[claims.sync]\nliveness = "progress"'))
+    options = {"layout": "ps=1,worker=2", "steps": 20, "restart_after": "never", "patience_s": 1.5}
+    run = judge(tmp_path / "target.toml", kill=["worker:1@8"], **options)
+    assert set(run.violated) == {"L1"}, run.explain()
+    assert run.verdicts["L1"].witness[0] == "after kill worker:1 at 8: the process ended by signal 9"
+    assert any(line.startswith("worker:0 recorded ack last, of step 8") for line in run.verdicts["L1"].witness)
