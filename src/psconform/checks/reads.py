@@ -86,25 +86,33 @@ def monotonic_reads(history: History) -> Verdict:
 
 
 def _goes_back(history: History, worker: Worker) -> Iterator[str]:
-    reads, odd = worker.reads, worker.reads.odd
-    fewer = np.diff(reads.clock, axis=0, prepend=reads.clock[:1]) < 0
-    gone = odd.take(odd.zero & (odd.first > 0))
-    gone = gone.take(reads.clock[gone.first - 1, gone.variable, gone.peer] > gone.step)  # it was below the clock before
-    lower: Bools = np.zeros(reads.clock.shape[:2], np.bool_)
+    reads = worker.reads
+    lower: Bools = np.zeros((len(reads), 0), np.bool_)
     if reads.versions is not None:
         lower = np.diff(reads.versions, axis=0, prepend=reads.versions[:1]) < 0
-    suspect: Bools = np.asarray(fewer.any(axis=(1, 2)) | lower.any(axis=1))
-    suspect[gone.first] = True
-    for index in np.flatnonzero(suspect).tolist():
+    gone = dict(taken_back(reads))
+    for index in sorted({*gone, *np.flatnonzero(lower.any(axis=1)).tolist()}):
         where, before = history.where(worker, index), f"its read before, at step {reads.step[index - 1]}"
         if reads.versions is not None:
             for counter in np.flatnonzero(lower[index]).tolist():
                 was, now = reads.versions[index - 1][counter], reads.versions[index][counter]
                 yield f"{where} read version {now} of ps:{counter} after {was}"
-        for variable, peer, step in _vanished(reads, index, gone)[:1]:
+        for variable, peer, step in gone.get(index, [])[:1]:
             yield (
                 f"{where} read {history.variable(variable)} without {history.gradient(peer, step)}, which {before}, had"
             )
+
+
+def taken_back(reads: Reads) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+    """Reads that lack what the read before them showed, and the (variable, worker, step) that they lack, sorted."""
+    odd = reads.odd
+    gone = odd.take(odd.zero & (odd.first > 0))
+    gone = gone.take(reads.clock[gone.first - 1, gone.variable, gone.peer] > gone.step)  # it was below the clock before
+    fewer: Bools = np.asarray((np.diff(reads.clock, axis=0, prepend=reads.clock[:1]) < 0).any(axis=(1, 2)))
+    fewer[gone.first] = True
+    for index in np.flatnonzero(fewer).tolist():
+        if cells := _vanished(reads, index, gone):
+            yield index, cells
 
 
 def _vanished(reads: Reads, index: int, gone: Odd) -> list[tuple[int, int, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..history.model import History, Mark, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .reads import taken_back
 from .witness import at_most
 
 
@@ -51,6 +52,8 @@ def rollback(history: History) -> Verdict:
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
     ``probe.epoch``; of one that does not, a rollback is a silent one.
     """
+    if not history.disturbed:
+        return not_judged("needs a fault: --kill or --stop")
     lines = []
     for back in rollbacks(history):
         if back.newest is not None and back.restore.name != back.newest.name:
@@ -73,18 +76,17 @@ def _place(mark: Mark) -> tuple[int, int]:
 
 
 def _gone_back(history: History, worker: Worker) -> Iterator[str]:
-    """Reads that show less than the read before, in the same epoch."""
+    """Reads that lack what the read before showed, in the same epoch."""
     reads = worker.reads
-    if len(reads) < 2:
-        return
-    same = reads.epoch[1:] == reads.epoch[:-1]
-    falls = (np.diff(reads.clock, axis=0) < 0) & same[:, None, None]
-    for index, variable, peer in np.argwhere(falls).tolist():
-        before, now = reads.clock[index, variable, peer], reads.clock[index + 1, variable, peer]
-        yield (
-            f"{history.where(worker, index + 1)} read {history.variable(variable)} with {now} gradients of "
-            f"worker:{peer}, {before} in the read before, and no restore between them"
-        )
+    for index, cells in taken_back(reads):
+        if reads.epoch[index] == reads.epoch[index - 1]:
+            variable, peer, step = cells[0]
+            more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+            yield (
+                f"{history.where(worker, index)} read {history.variable(variable)} without "
+                f"{history.gradient(peer, step)},{more} that its read before, at step {reads.step[index - 1]}, had; no "
+                "restore was recorded between them"
+            )
 
 
 def one_cut(history: History) -> Verdict:
