@@ -31,6 +31,7 @@ class Story:
             layout=Layout(ps=ps, workers=workers, update="async"),
             claims=claims,
             workload=Workload(steps=steps, unit=UNIT),
+            faults=[],
         )
         self.spec_path = write_spec(self.folder, self.manifest, wait_s=0.0)
         self.log = EventLog(
@@ -83,6 +84,7 @@ class Story:
         self.exits[name] = status
 
     def fault(self, kind, name, *, at="5", on=True, evidence="seen"):
+        self.manifest.faults.append(f"{kind} {name}@{at}")
         self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence)
 
     def back(self, worker, *, step=None):

@@ -41,11 +41,11 @@ def ps_lost(story, **restore):
     story.fault("kill", "ps:1", on=False, evidence="started again")
     story.exits.clear()
     story.restore("step-3", **restore)
+    return story.finish()
 
 
 def test_a_rollback_as_it_should_be(story):
-    ps_lost(story)
-    judged = story.finish()
+    judged = ps_lost(story)
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
     assert {"R1", "R2", "R3", "R4", "R6", "L1"} <= set(statuses(judged))
     rollback = next(v for v in judged.verdicts if v.guarantee == "R3")
@@ -107,16 +107,14 @@ def test_restore_of_the_second_newest_checkpoint(story):
 
 
 def test_only_the_failed_shard_restored(story):
-    ps_lost(story, shards=[1])
-    judged = story.finish()
+    judged = ps_lost(story, shards=[1])
     assert violated(judged) == {"R4"}
     assert any("ps:0 was not restored from it" in line for line in witness(judged, "R4"))
 
 
 def test_only_the_failed_shard_restored_is_no_fault_of_who_says_so(tmp_path):
     story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, recovery="partial"))
-    ps_lost(story, shards=[1])
-    judged = story.finish()
+    judged = ps_lost(story, shards=[1])
     assert not violated(judged), explain(judged)
     assert "R4" not in statuses(judged)
 
@@ -179,6 +177,15 @@ def test_an_error_that_says_why(tmp_path, claim, found):
     story.kill("ps:1")
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
     assert statuses(judged)["L1"] == found  # unknown: the record is incomplete, so nothing is called valid
+
+
+VIOLATED = {
+    "R3": test_restore_of_the_second_newest_checkpoint,
+    "R4": test_only_the_failed_shard_restored,
+    "R6": test_fence_missing,
+    "L1": test_a_hang_after_a_fault,
+}
+"""Guarantees that only a fault shows, and where each is violated."""
 
 
 def test_the_lives_of_a_task_must_say_which_they_are(story):

@@ -15,6 +15,9 @@ from . import bugs
 from . import simulate_modes as modes
 from .replicas import Ring
 from .simulate import Trainer
+from .stories import Story
+from .test_checks_recovery import VIOLATED as AFTER_FAULTS
+from .test_checks_recovery import ps_lost
 from .test_replication import run as in_graph
 
 
@@ -31,6 +34,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
         trainer = Trainer(update=update, workload=workload)
         verdicts += trainer.judge(tmp_path / f"{update}-{workload}").verdicts
     verdicts += in_graph(tmp_path / "in-graph").verdicts
+    verdicts += ps_lost(Story(tmp_path / "story")).verdicts
     verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:
@@ -46,7 +50,9 @@ def test_every_check_is_violated_by_some_bug():
     from .test_replicas import VIOLATED as RINGS
     from .test_replication import VIOLATED as REPLICATED
 
+    assert all(callable(test) for test in AFTER_FAULTS.values())
     named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED, *RINGS] for name in names.split()}
+    named |= set(AFTER_FAULTS)
     assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 

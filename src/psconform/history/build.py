@@ -149,6 +149,8 @@ def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]
             hint = "Files here are named JOB-INDEX.jsonl, for the tasks of the layout"
             raise Malformed(path, f"is not an event file of layout {manifest.layout.text}", hint=hint)
         life = int(match[3] or 0) if match else 0
+        if life and not manifest.faults:
+            raise Malformed(path, "is of a task that was started again, and this run had no faults")
         files.setdefault(task, {})[life] = path
     return files
 
