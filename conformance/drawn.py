@@ -106,6 +106,15 @@ def needs(update: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(lacks, reason=f"the target claims nothing in {update} (no [claims.{update}])")
 
 
+def recovers(update: str) -> pytest.MarkDecorator:
+    """A target that does not say that it recovers from checkpoints is not killed."""
+    claims = find_target(chosen.target).claims.get(update)
+    lacks = claims is None or claims.recovery != "checkpoint"
+    return pytest.mark.skipif(
+        lacks, reason=f'the target does not recover (recovery = "checkpoint" in [claims.{update}])'
+    )
+
+
 def must_hold(judge: Judge, example: Example) -> Run:
     """Run one cluster: every claimed guarantee must be valid, and a second look at the stored run must agree."""
     run = judge(

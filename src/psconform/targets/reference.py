@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ..claims import ASYNC, SYNC
+from ..claims import DEFAULTS
 from ..errors import BadInput
 from ..layout import Layout
 from ..probe import UNIT
@@ -15,6 +16,7 @@ from .target import OPTIONS, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
+RECOVERS = {"recovery": "checkpoint", "liveness": "progress"}
 
 
 def _unit(layout: Layout) -> float:
@@ -50,7 +52,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         name="reference",
         source=_MODULE,
         jobs={"ps": job, "worker": job},
-        claims={"sync": SYNC, "async": ASYNC},
+        claims={update: replace(claims, **RECOVERS) for update, claims in DEFAULTS.items()},
         unit=_unit,
         preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects", f"{_MODULE}.replica"),
         defects=tuple(DEFECTS),

@@ -1,0 +1,56 @@
+"""Tasks are killed at drawn steps and phases, and started again: every update is applied exactly once in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psconform.plugin import suite_settings
+
+from .drawn import Example, Judge, examples, must_hold, needs, recovers
+
+STEPS = 40
+PHASES = ("", "after-push:")
+
+
+@st.composite
+def killed(draw: st.DrawFn, update: str, *, jobs: tuple[str, ...] = ("ps", "worker"), most: int = 2) -> Example:
+    """A cluster, and up to ``most`` different tasks that are killed in it."""
+    shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 3), steps=st.just(STEPS)))
+    counts = {"ps": shape.ps, "worker": shape.workers}
+    tasks = [f"{job}:{index}" for job in jobs for index in range(counts[job])]
+    victims = draw(st.lists(st.sampled_from(tasks), min_size=1, max_size=most, unique=True))
+    moments = st.tuples(st.sampled_from(PHASES), st.integers(0, STEPS - 1))
+    kill = [f"{victim}@{phase}{step}" for victim in victims for phase, step in [draw(moments)]]
+    options: dict[str, Any] = {"kill": tuple(kill), "restart_after": "0s", "checkpoint_every": draw(st.integers(3, 20))}
+    return replace(shape, mode=tuple(options.items()))
+
+
+@needs("async")
+@recovers("async")
+@suite_settings(quick=1, ci=4, nightly=60)
+@given(example=killed("async"))
+def test_async_ends_exactly_once(judge: Judge, example: Example) -> None:
+    """R1 to R4, R6, L1: workers, the chief, ps, several at once."""
+    must_hold(judge, example)
+
+
+@needs("sync")
+@recovers("sync")
+@suite_settings(quick=1, ci=4, nightly=60)
+@given(example=killed("sync"))
+def test_sync_ends_exactly_once(judge: Judge, example: Example) -> None:
+    """The same with a round half in."""
+    must_hold(judge, example)
+
+
+@needs("async")
+@recovers("async")
+@suite_settings(quick=1, ci=2, nightly=40)
+@given(example=killed("async", jobs=("ps",), most=3))
+def test_all_servers_may_be_lost(judge: Judge, example: Example) -> None:
+    """R3, R4: what is restored is one cut, however many of them are empty."""
+    must_hold(judge, example)
