@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,12 @@ def free_port(taken):
             taken.add(port)
             return port
     raise OSError("no free port")
+
+
+def _close(line):
+    """Unread, what the task has said would make the kernel reset its connection."""
+    with line:
+        line.recv(4096)
 
 
 class Tasks:
@@ -96,9 +103,12 @@ class Job:
 
     def __exit__(self, *_):
         self.kill(*self.processes)
-        for end in (self._struck, self.control):
-            if end is not None:
-                end.close()
+        if self._struck is not None:
+            self._struck.close()
+        if self.control is not None:
+            with suppress(OSError):
+                self.control.shutdown(socket.SHUT_RDWR)
+            self.control.close()
 
     def start(self, task):
         """Start a task, or start it again."""
@@ -137,10 +147,16 @@ class Job:
         self._struck = arrived[0]
 
     def release(self):
-        """Let the task go on, if it still lives, and strike no other one."""
-        self._struck.close()
-        self.control.close()
-        self.control = None
+        """Let the task go on, if it still lives, and whoever comes to this phase again."""
+        _close(self._struck)
+        self.control.settimeout(None)
+        threading.Thread(target=self._wave_on, args=(self.control,), daemon=True).start()
+
+    @staticmethod
+    def _wave_on(control):
+        with suppress(OSError):  # shut down at the end
+            while True:
+                _close(control.accept()[0])
 
     @contextmanager
     def stopped(self, task):
