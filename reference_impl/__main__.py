@@ -8,13 +8,17 @@ import logging
 import os
 import re
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.probe import DECAY, Probe
 
 from .compress import COMPRESSIONS
 from .memory import keep_memory
+
+if TYPE_CHECKING:
+    from .recovery import Recovery
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -48,10 +52,19 @@ def _options(argv: list[str]) -> argparse.Namespace:
         "--replication", choices=REPLICATIONS, default="between-graph", help="sync: or worker:0 owns all steps"
     )
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
+    parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
+    parser.add_argument("--checkpoint-every", type=int, default=50, help="steps of worker:0 (default: 50)")
+    parser.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, the newest (default: 3)")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    if options.keep < 1 or options.checkpoint_every < 1:
+        parser.error("--keep and --checkpoint-every must be at least 1")
+    if options.checkpoint_dir and (options.quorum or options.compression != "none" or options.defect):
+        parser.error("--checkpoint-dir goes with neither --quorum nor --compression nor --defect")
+    if options.checkpoint_dir and options.replication != "between-graph":
+        parser.error("--checkpoint-dir is for --replication between-graph")
     if options.local_steps < 1:
         parser.error(f"--local-steps must be at least 1, got {options.local_steps}")
     if options.quorum and options.update != "sync":
@@ -84,7 +97,10 @@ def _place() -> tuple[dict[str, list[str]], str, int]:
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Be one task until training is over, then end this process with status 0."""
+    """Be one task until training is over, then end this process with status 0.
+
+    A task that cannot go on, for lack of an address or of the others, says so in one line, and ends with status 1.
+    """
     options = _options(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     cluster, job, index = _place()
@@ -92,8 +108,23 @@ def main(argv: list[str] | None = None) -> NoReturn:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "ps" not in cluster:
         _replica(options, workers=len(cluster["worker"]), task=f"{job}:{index}")
+    from .calls import GaveUp
+    from .trainer import CannotServe
+
+    task = f"{job}:{index}"
+    try:
+        _be(options, cluster, job, index)
+    except (CannotServe, GaveUp) as error:
+        _end(task, error)
+    _end(task)
+
+
+def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, index: int) -> None:
+    """Be one task of a cluster with ps."""
+    from .chief import RecoveringChief
     from .defects import WORKERS, client_type, worker_type
     from .in_graph import serve_tower
+    from .recovery import RecoveringWorker, serve_recoverable
     from .shard import ShardConfig, tf1
     from .trainer import serve
 
@@ -107,7 +138,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     if one_client and index:
         logging.info("%s computes for worker:0 on %s", task, cluster[job][index])
         serve_tower(cluster, index)
-        _end(task)
+        return
     # the one client keeps the record of every worker
     probes = [
         _probe(f"worker:{i}" if one_client else task, workers, options) for i in range(workers if one_client else 1)
@@ -128,10 +159,18 @@ def main(argv: list[str] | None = None) -> NoReturn:
         compression=options.compression,
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
+    recovery = _recovery(options, probe)
     if job == "ps":
         logging.info("%s serves on %s", task, cluster[job][index])
-        serve(cluster, index, config)
+        if recovery is not None:
+            serve_recoverable(cluster, index, config, recovery)
+        else:
+            serve(cluster, index, config)
         probe.close()
+    elif recovery is not None:
+        survivor = (RecoveringWorker if index else RecoveringChief)(cluster, probe, config, recovery)
+        survivor.train()
+        logging.info("%s trained %d steps; versions %s", task, config.steps, survivor.seen)
     elif one_client:
         client = client_type(options.defect, options.replication)(cluster, probes, config)
         client.train()
@@ -140,7 +179,19 @@ def main(argv: list[str] | None = None) -> NoReturn:
         worker = worker_type(options.defect, config)(cluster, probe, config)
         worker.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
-    _end(task)
+
+
+def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
+    """Checkpoints, if this task is to have them: psconform's spec may ask for them, too."""
+    from .recovery import Recovery
+
+    if options.checkpoint_dir:
+        return Recovery(Path(options.checkpoint_dir), every=options.checkpoint_every, keep=options.keep)
+    plain = options.quorum or options.compression != "none" or options.replication != "between-graph" or options.defect
+    if not probe.checkpoints or plain:
+        return None
+    every = probe.checkpoint_every or options.checkpoint_every
+    return Recovery(Path(probe.checkpoints), every=every, keep=options.keep)
 
 
 def _probe(task: str, workers: int, options: argparse.Namespace) -> Probe:
@@ -169,12 +220,15 @@ def _replica(options: argparse.Namespace, *, workers: int, task: str) -> NoRetur
     _end(task)
 
 
-def _end(task: str) -> NoReturn:
-    logging.info("%s ends", task)
+def _end(task: str, reason: object = None) -> NoReturn:
+    if reason is not None:
+        logging.error("%s ends: %s", task, reason)
+    else:
+        logging.info("%s ends", task)
     logging.shutdown()
     # Without closing sessions and servers: closing one sends a last call to every ps, and waits for good for the
     # answer of one that has ended already (3 of 20 runs with 3 ps hung so).
-    os._exit(0)
+    os._exit(0 if reason is None else 1)
 
 
 if __name__ == "__main__":

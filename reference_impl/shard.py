@@ -84,11 +84,14 @@ class ShardConfig:
 class Shard:
     """Graph of one ps, as seen from one worker."""
 
+    tail = TAIL
+    more = 0  # columns before the counters that a push leaves as they are
+
     def __init__(self, index: int, config: ShardConfig) -> None:
         self.index, self.config = index, config
         self.counters = config.workers + 1
         # aligned, so that TensorFlow cuts a row out of a message without copying it
-        self.shape = [self.rows(), -(-(config.slots + self.counters) // ALIGN) * ALIGN]
+        self.shape = [self.rows(), -(-(config.slots + self.more + self.counters) // ALIGN) * ALIGN]
         with self.device():
             self.state = tf1.get_variable(
                 f"state_{index}",
@@ -135,7 +138,7 @@ class Shard:
 
     def blank(self, worker: int) -> Row:
         """Room for what a worker sends: what an accepted gradient takes from a row, and two numbers of its tail."""
-        size = self.shape[1] + TAIL
+        size = self.shape[1] + self.tail
         room = np.zeros(size + ALIGN, np.float32)
         start = -(room.ctypes.data // room.itemsize) % ALIGN
         message = room[start : start + size]

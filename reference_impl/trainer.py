@@ -35,6 +35,10 @@ POLL_S = 0.002
 """Between two looks of a worker that waits for slower ones (``--staleness``)."""
 
 
+class CannotServe(OSError):
+    """The address of a task is taken, by a process that claims to be the same task."""
+
+
 def serve(cluster: Cluster, index: int, config: ShardConfig) -> None:
     """Be ``ps:index``: serve until every worker has said goodbye. The ps runs no Python of its own meanwhile."""
     server = new_server(cluster, Task("ps", index))
@@ -246,7 +250,11 @@ def _ancestors(tensors: Sequence[Any]) -> set[Any]:
 def new_server(cluster: Cluster, task: Task, config: Any = None) -> Any:
     config = config or session_config(task, to_ps=task.job == "worker")
     spec = tf1.train.ClusterSpec(cluster)
-    return tf1.train.Server(spec, job_name=task.job, task_index=task.index, config=config)
+    try:
+        return tf1.train.Server(spec, job_name=task.job, task_index=task.index, config=config)
+    except (tf.errors.UnknownError, tf.errors.InternalError):  # TensorFlow says no more than that
+        address = cluster[task.job][task.index]
+        raise CannotServe(f"cannot serve as {task} on {address}: another process has that address already") from None
 
 
 def session_config(task: Task, *, to_ps: bool, to_workers: bool = False) -> Any:

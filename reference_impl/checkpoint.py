@@ -1,0 +1,211 @@
+"""Checkpoints on disk: TensorFlow's own files, and beside them a manifest that says when they are whole.
+
+A folder holds, per checkpoint, e.g. ``step-50-epoch-0``::
+
+    step-50-epoch-0.index, step-50-epoch-0.data-00000-of-00001    an ordinary TensorFlow checkpoint
+    step-50-epoch-0.json                                          its manifest: size and SHA-256 of those, and of itself
+
+The manifest is written last, under another name, and renamed once everything has reached the disk: a checkpoint exists
+as soon as its manifest does, and counts only while all that it names is as it says. What was torn, cut short or changed
+is passed over, and the one before is taken.
+
+``tf.train.load_checkpoint(folder + "/step-50-epoch-0")`` gives these tensors:
+
+* ``theta_0``, ``theta_1`` ...: the parameters of each ps, float32[slots];
+* ``applied``: how many gradients of each worker are in them, int64[workers], the same on every ps;
+* ``step``: the step that the chief was about to take, ``epoch``: the cluster epoch it was read in, both int64.
+
+An **epoch** is raised on disk before a restore begins, by a file whose *name* is all that it says (``epoch-3``):
+nothing in it can be torn, and no number is used twice. ``epoch-3.done`` says that every ps has been given its state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .shard import Row, tf1
+
+FORMAT = 1
+FINISHED = "finished"
+"""Name of the file that says that training is over and everybody has left."""
+_NAME = re.compile(r"step-(\d+)-epoch-(\d+)\.json")
+_EPOCH = re.compile(r"epoch-(\d+)(\.done)?")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One state of all shards: each holds the first ``applied[w]`` gradients of every worker w, and nothing else.
+
+    ``step`` is the one that the chief was about to take, ``epoch`` the one that it was read in.
+    """
+
+    step: int
+    epoch: int
+    applied: tuple[int, ...]
+    thetas: list[Row]
+
+    @property
+    def name(self) -> str:
+        """Unique: what a chief repeats after a rollback it does in another epoch."""
+        return f"step-{self.step}-epoch-{self.epoch}"
+
+    @property
+    def clock(self) -> list[list[int]]:
+        """Per ps and worker, how many gradients of that worker it holds."""
+        return [list(self.applied) for _ in self.thetas]
+
+
+class Store:
+    """A folder with checkpoints. Only the chief writes to it."""
+
+    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.keep = folder, keep
+
+    def save(self, cut: Cut, *, before_commit: Callable[[], object] = lambda: None) -> None:
+        """Make a checkpoint durable, and remove those beyond the ``keep`` newest.
+
+        ``before_commit`` is called when its files are there and its manifest is not.
+        """
+        prefix = self.folder / cut.name
+        _write_tensors(prefix, cut)
+        files = {}
+        for path in sorted(self.folder.glob(f"{cut.name}.*")):
+            if path.suffix != ".json" and not path.name.endswith(".tmp"):
+                files[path.name] = _digest(path)
+                _sync(path)
+        before_commit()
+        manifest = {"format": FORMAT, "step": cut.step, "epoch": cut.epoch, "applied": list(cut.applied)}
+        self._put(f"{cut.name}.json", _encode({**manifest, "shards": len(cut.thetas), "files": files}))
+        self._prune()
+
+    def newest(self) -> Cut | None:
+        """The newest checkpoint that is whole."""
+        return next((cut for name in self.names() if (cut := self.load(name)) is not None), None)
+
+    def names(self) -> list[str]:
+        """All that have a manifest, whole or not, newest first."""
+        found = [(int(m[2]), int(m[1]), path.stem) for path in self._files() if (m := _NAME.fullmatch(path.name))]
+        return [name for _, _, name in sorted(found, reverse=True)]
+
+    def load(self, name: str) -> Cut | None:
+        """This checkpoint, or None if anything about it is not as it was written."""
+        try:
+            content = (self.folder / f"{name}.json").read_bytes()
+            manifest = json.loads(content)
+            if not isinstance(manifest, dict):
+                return None
+            manifest.pop("sha256", None)
+            if content != _encode(manifest) or manifest["format"] != FORMAT:  # to the byte
+                return None
+            if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
+                return None
+            reader = tf.train.load_checkpoint(str(self.folder / name))
+            thetas = [reader.get_tensor(f"theta_{i}") for i in range(manifest["shards"])]
+        except (OSError, ValueError, KeyError, RecursionError, tf.errors.OpError):
+            return None
+        return Cut(manifest["step"], manifest["epoch"], tuple(manifest["applied"]), thetas)
+
+    @property
+    def empty(self) -> bool:
+        """No chief has ever got as far as a checkpoint here."""
+        return not self.names() and not self._epochs()
+
+    @property
+    def epoch(self) -> int:
+        """The highest that was raised; -1: none."""
+        return max(self._epochs(), default=-1)
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Make it known that ``epoch`` is in use, before it is."""
+        self._put(f"epoch-{epoch}", b"")
+        for old in (e for e in self._epochs() if e < epoch - 1):
+            (self.folder / f"epoch-{old}.done").unlink(missing_ok=True)
+            (self.folder / f"epoch-{old}").unlink(missing_ok=True)
+
+    def complete(self, epoch: int) -> None:
+        """Say that every ps has been given its state in this epoch."""
+        self._put(f"epoch-{epoch}.done", b"")
+
+    def is_complete(self, epoch: int) -> bool:
+        """Every ps was given its state in this epoch, and none was begun after it."""
+        return self.epoch < epoch or (self._epochs().get(epoch, False) and self.epoch == epoch)
+
+    def finish(self) -> None:
+        """Say that training is over and everybody has left: whoever is started from now on has nothing to do."""
+        self._put(FINISHED, b"")
+
+    @property
+    def finished(self) -> bool:
+        """Training is over."""
+        return (self.folder / FINISHED).exists()
+
+    def _epochs(self) -> dict[int, bool]:
+        """Epochs that were raised, and whether each is complete."""
+        found = [m for path in self._files() if (m := _EPOCH.fullmatch(path.name))]
+        done = {int(m[1]) for m in found if m[2]}
+        return {int(m[1]): int(m[1]) in done for m in found}
+
+    def _files(self) -> list[Path]:
+        return list(self.folder.iterdir())
+
+    def _put(self, name: str, content: bytes) -> None:
+        """A file appears whole, under its name, and has reached the disk when this returns."""
+        temporary = self.folder / f"{name}.tmp"
+        temporary.write_bytes(content)
+        _sync(temporary)
+        temporary.rename(self.folder / name)
+        _sync(self.folder)
+
+    def _prune(self) -> None:
+        """Remove old checkpoints, manifest first, and what a chief that died has left without a manifest."""
+        names = self.names()
+        for name in names[self.keep :]:
+            (self.folder / f"{name}.json").unlink()
+        kept = set(names[: self.keep])
+        for path in self._files():
+            if path.name.startswith("step-") and path.name.split(".")[0] not in kept:
+                path.unlink()
+
+
+def _encode(manifest: dict[str, Any]) -> bytes:
+    """A manifest with its own checksum as the last field: there is one way only to write it."""
+    digest = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps({**manifest, "sha256": digest}).encode() + b"\n"
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_tensors(prefix: Path, cut: Cut) -> None:
+    """An ordinary TensorFlow checkpoint, from a graph and a session of its own that no other task is part of."""
+    tensors = {f"theta_{i}": np.asarray(theta, np.float32) for i, theta in enumerate(cut.thetas)}
+    tensors |= {"applied": np.array(cut.applied, np.int64)}
+    tensors |= {"step": np.array(cut.step, np.int64), "epoch": np.array(cut.epoch, np.int64)}
+    with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):
+        feeds = [tf1.placeholder(tensor.dtype, tensor.shape) for tensor in tensors.values()]
+        save = tf.raw_ops.SaveV2(
+            prefix=str(prefix), tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=feeds
+        )
+        with tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            session.run(save, dict(zip(feeds, tensors.values(), strict=True)))

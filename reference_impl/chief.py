@@ -1,0 +1,193 @@
+"""The chief: it alone initialises, writes checkpoints and restores, and it leaves last.
+
+Restoring begins with a new epoch on disk and goes shard by shard. Until every shard is in it nobody trains, for workers
+wait for equal epochs, and a chief that finds an epoch that was not completed restores all shards again, in a new one.
+Initialising is writing checkpoint 0 and then giving it to the servers: so a ps that is lost before the next checkpoint
+gets the same parameters back, and a second chief has nothing to draw.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import tensorflow as tf
+
+from psconform.layout import Task
+from psconform.probe import Probe
+
+from .calls import PATIENCE_S, POLL_S, GaveUp
+from .checkpoint import Cut
+from .recoverable import DONE, LEFT, OPEN, Look
+from .recovery import RecoveringWorker, Recovery, Stall
+from .shard import Row, ShardConfig, tf1
+from .trainer import CALL_TIMEOUT_S, Cluster
+
+
+class RecoveringChief(RecoveringWorker):
+    """worker:0."""
+
+    saved = -1  # step of the newest checkpoint; -1: not known
+    postponed = 0  # no checkpoint before this step
+
+    def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
+        self.recorded: set[str] = set()
+        super().__init__(cluster, probe, config, recovery)
+
+    def _build(self) -> None:
+        super()._build()
+        self._states = [tf1.placeholder(tf.float32, shard.shape) for shard in self.shards]
+        self._restore = [shard.restore(state) for shard, state in zip(self.shards, self._states, strict=True)]
+        self._limits = tf1.placeholder(tf.int32, [self.config.workers])
+        with self.device():
+            limits = tf.identity(self._limits)
+        self._limit = [shard.limit(limits) for shard in self.shards]
+        self._dismiss = [shard.dismiss() for shard in self.shards]
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._run_restore = [self._bound([r], [s]) for r, s in zip(self._restore, self._states, strict=True)]
+        self._run_limit = self._bound(self._limit, [self._limits])
+        self._run_dismiss = self._bound(self._dismiss)
+
+    def join(self) -> None:
+        super().join()
+        if self.saved < 0:
+            names = self.store.names()
+            newest = self.store.load(names[0]) if names else None
+            self.saved = newest.step if newest is not None else 0
+
+    def settle(self) -> list[Look]:
+        """Restore until all shards are in one epoch, and open their gates: a chief may have died with them closed."""
+        while True:
+            looks = self.looks()
+            epoch = looks[0].epoch
+            if epoch >= 0 and len({look.epoch for look in looks}) == 1 and self.store.is_complete(epoch):
+                if all(min(look.limits) == OPEN for look in looks) or self._let_in([OPEN] * self.config.workers):
+                    return looks
+            else:
+                self.restore(looks)
+
+    def restore(self, looks: list[Look]) -> None:
+        """Put the newest checkpoint, or initial values, on every shard; it may take another call until all have it."""
+        cut, probe = self.store.newest(), self.probe
+        anew = cut is None
+        if cut is None:
+            if not self.store.empty or any(look.epoch >= 0 for look in looks):
+                raise GaveUp(f"no checkpoint in {self.recovery.folder} is whole")
+            cut = self._initial()
+        epoch = 0 if anew else max(self.store.epoch, cut.epoch, 0, *(look.epoch for look in looks)) + 1
+        self.store.raise_epoch(epoch)
+        for i, (shard, theta) in enumerate(zip(self.shards, cut.thetas, strict=True)):
+            if i == len(self.shards) - 1 and not anew:
+                probe.at("restoring")
+            state = shard.packed(theta, cut.applied, epoch)
+            # A late one does no harm: it is refused by a shard that is in a later epoch.
+            if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
+                return
+        self.saved, self.postponed = cut.step, 0
+        probe.epoch = epoch
+        if not anew:
+            self._record(cut)  # the chief that wrote it may have died before it could say so
+            probe.restored(cut.name)
+            logging.info("worker:0 restored %s, epoch %d", cut.name, epoch)
+        self.store.complete(epoch)
+
+    def _initial(self) -> Cut:
+        initial = [self.probe.initial(shard.index) for shard in self.shards]
+        cut = Cut(0, 0, (0,) * self.config.workers, initial)
+        self.store.save(cut)
+        self.probe.initialised(initial)
+        self._record(cut)
+        self.probe.at("initialising")
+        return cut
+
+    def before(self, step: int) -> None:
+        """Write a checkpoint if one is due."""
+        every = self.recovery.every
+        if step // every <= self.saved // every or step < self.postponed:
+            return
+        if self.config.sync:
+            # At this version until this worker pushes again: nobody can be past it, so this is a cut.
+            rows = self._pulled = self._pulled or self.rows(step)
+            self._save(step, rows)
+        elif (found := self._cut()) is not None:
+            self._save(step, found)
+        else:
+            self.postponed = step + max(1, every // 4)
+
+    def _save(self, step: int, rows: list[Row]) -> None:
+        thetas = [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)]
+        cut = Cut(step, self.epoch, self.shards[0].applied(rows[0]), thetas)
+        written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
+        if written is None:
+            self.store.save(cut, before_commit=lambda: self.probe.at("checkpointing", step))
+        self._record(written or cut)
+        self.saved = step
+
+    def _record(self, cut: Cut) -> None:
+        """Record a durable checkpoint, unless this process has done so before."""
+        if cut.name not in self.recorded:
+            self.recorded.add(cut.name)
+            self.probe.checkpoint(cut.name, cut.clock)
+
+    def _cut(self) -> list[Row] | None:
+        """In async, one state of all shards; None if that takes too long, as when a worker dies in half of a push."""
+        workers = range(self.config.workers)
+        try:
+            if not self._let_in([0 for _ in workers]):
+                return None
+            counts = [look.applied for look in self.still()]  # nothing is let in any more
+            cut = tuple(max(count[w] for count in counts) for w in workers)
+            if any(count != cut for count in counts) and not self._let_in(cut):
+                return None
+            deadline = time.monotonic() + PATIENCE_S
+            while any(look.applied != cut for look in self.still()):
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(POLL_S / 4)
+            rows = self._ask(self._run_read)
+            if rows is None:
+                return None
+            found = [shard.applied(row) for shard, row in zip(self.shards, self._of_epoch(rows), strict=True)]
+            return list(rows) if all(count == cut for count in found) else None
+        finally:
+            self._let_in([OPEN for _ in workers])
+
+    def _let_in(self, limits: list[int] | tuple[int, ...]) -> bool:
+        return self._ask(self._run_limit, limits) is not None
+
+    def refused(self) -> None:
+        """It has closed no gate: what it finds closed is a late message of a chief that died."""
+        self._let_in([OPEN] * self.config.workers)
+
+    def conclude(self) -> None:
+        """When every shard has every gradient: write the final checkpoint, and say so."""
+        steps, waiting = self.config.steps, Stall("every worker to train")
+        while True:
+            looks = self.still()
+            if any(min(look.limits) < OPEN for look in looks):
+                self._let_in([OPEN] * self.config.workers)
+            if all(min(look.applied) >= steps for look in looks):
+                self._save(steps, self.rows(steps))
+                break
+            if waiting.over(looks):
+                logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
+                break
+            time.sleep(POLL_S)
+        self.say(DONE)
+
+    def leave(self) -> None:
+        """Leave last, and restore till then; then let every ps go."""
+        waiting, left = Stall("all workers to leave"), {0, *(Task.parse(task).index for task in self.absent)}
+        while len(left) < self.config.workers:
+            looks = self.settle()
+            left |= {w for look in looks for w, mark in enumerate(look.marks) if mark >= LEFT}
+            if any(look.marks[0] < DONE for look in looks):
+                self.say(DONE)
+            if waiting.over(looks):
+                logging.warning("worker:0 %s", waiting)
+                break
+            time.sleep(POLL_S)
+        self.store.finish()
+        self.calls.ask(self._run_dismiss)  # once: who does not hear it sees the file

@@ -1,0 +1,349 @@
+"""Workers that survive: whatever is killed or stopped and comes back, every gradient ends up applied exactly once.
+
+For between-graph replication, without a quorum. What a worker believes is what the ps tasks say: after a call that went
+wrong it looks at the counters of every shard and goes on from there. A shard refuses what it has already, so a gradient
+whose answer was lost is pushed again; what was rolled back has another epoch, and is computed again.
+
+A worker trains only while all shards are in the epoch that it has joined. Whatever tells it otherwise raises
+`RolledBack`, and it joins again: that waits until the chief (chief.py) has restored every shard.
+
+At the end nobody leaves before everything is on disk: the chief waits until every shard has every gradient, writes a
+final checkpoint and says so; the others wait for that, and the chief leaves last. So a ps that is lost late can still
+be restored, and nobody has to train again who is not there any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from psconform.layout import Task
+from psconform.probe import Probe
+
+from .calls import PATIENCE_S, POLL_S, Calls, GaveUp
+from .checkpoint import Store
+from .recoverable import DONE, LEFT, Look, RecoverableShard
+from .shard import Row, ShardConfig, tf1
+from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, new_server, session_config
+
+SERVE_S = 1.0
+"""Between two looks of a ps at whether training is over."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Where checkpoints are, after how many steps of the chief there is one, and how many are kept."""
+
+    folder: Path
+    every: int = 50
+    keep: int = 3
+
+    def store(self) -> Store:
+        return Store(self.folder, keep=self.keep)
+
+
+class RolledBack(Exception):
+    """A shard is not in the epoch that this worker has joined."""
+
+
+class Over(Exception):
+    """Training is over, and everybody has left."""
+
+
+class RecoveringWorker(Worker):
+    """A worker that goes on after its own death, that of any other task, or a stop of either."""
+
+    shard_type = RecoverableShard
+    shards: list[Any]  # of RecoverableShard
+
+    def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
+        self.recovery, self.store = recovery, recovery.store()
+        self.epoch, self.next = -1, 0
+        self._left_behind: list[Any] = []  # sessions: forgetting one would close it
+        self._looked_at = 0.0
+        self._values: Values = []  # what was read last, of this epoch
+        self.absent: list[str] = []  # who had not come when the final read was made
+        self.calls = Calls(cluster["ps"], most_s=CALL_TIMEOUT_S, connect=self._connect, idle=self._unless_over)
+        super().__init__(cluster, probe, config)
+
+    def _build(self) -> None:
+        super()._build()
+        self._look = [shard.look() for shard in self.shards]
+        self._mark_fed = tf1.placeholder(tf.int32, [])
+        self._mark = [shard.mark(self.index, self._mark_fed) for shard in self.shards]
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._run_look, self._run_mark = self._bound(self._look), self._bound(self._mark, [self._mark_fed])
+
+    def _bound(self, fetches: list[Any], feeds: list[Any] | None = None) -> Any:
+        return self.session.make_callable(fetches, feed_list=feeds or [], accept_options=True)
+
+    def _connect(self) -> None:
+        self._left_behind.append(self.session)
+        config = session_config(Task("worker", self.index), to_ps=True)
+        self.session = tf1.Session(self.server.target, graph=self.graph, config=config)
+        self._bind()
+
+    def _unless_over(self) -> None:
+        if self.store.finished:
+            raise Over
+
+    def _ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
+        answer = self.calls.ask(run, *feeds, patience_s=patience_s)
+        if answer is None:
+            self._unless_over()
+            # the call that went wrong may still be at the memory of its messages
+            self._sent = [shard.blank(self.index) for shard in self.shards]
+        return answer
+
+    def train(self) -> None:
+        """Train until every worker has, and everything is on disk; however often that is interrupted."""
+        try:
+            self._unless_over()
+            while True:
+                try:
+                    self.join()
+                    while self.next < self.config.steps:
+                        self._take_step()
+                    self.conclude()
+                    if self._read_finally():
+                        break
+                except RolledBack:
+                    continue
+            self.leave()
+        except Over:
+            logging.info("worker:%d: training is over, as %s says", self.index, self.recovery.folder)
+        self.probe.close()
+
+    def join(self) -> None:
+        """Wait until all shards are in one epoch, and go on from what they have of this worker."""
+        looks = self.settle()
+        first = self.epoch < 0 and self.probe.incarnation == 0
+        self.epoch = self.probe.epoch = looks[0].epoch
+        self.next = min(look.applied[self.index] for look in looks)
+        self._pulled, self._values = [], []
+        if not first or self.next or self.epoch:
+            self.probe.resume(self.next)
+
+    def settle(self) -> list[Look]:
+        """Wait until all shards are in one epoch."""
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            looks = self.looks()
+            if looks[0].epoch >= 0 and len({look.epoch for look in looks}) == 1:
+                return looks
+            if time.monotonic() > deadline:
+                lost = ", ".join(f"ps:{i} is in epoch {look.epoch}" for i, look in enumerate(looks))
+                raise GaveUp(f"worker:0 has not restored the parameters within {CALL_TIMEOUT_S:.0f} s ({lost})")
+            time.sleep(POLL_S)
+
+    def looks(self) -> list[Look]:
+        """What every ps says of itself."""
+        while (answer := self._ask(self._run_look)) is None:
+            pass  # bounded by `Calls`
+        return [shard.looked(vector) for shard, vector in zip(self.shards, answer, strict=True)]
+
+    def still(self) -> list[Look]:
+        """The same; raises RolledBack if a shard is not in the epoch that this worker has joined."""
+        looks = self.looks()
+        if any(look.epoch != self.epoch for look in looks):
+            raise RolledBack
+        return looks
+
+    def _of_epoch(self, rows: list[Row]) -> list[Row]:
+        if any(shard.epoch(row) != self.epoch for shard, row in zip(self.shards, rows, strict=True)):
+            raise RolledBack
+        return rows
+
+    def _take_step(self) -> None:
+        step, probe = self.next, self.probe
+        self.before(step)
+        if self.reads_at(step) or not self._values:
+            for _ in range(probe.reads):
+                self._values, versions = self.read(step)
+                probe.read(self._values, versions, step=step)
+        gradient = self.gradients(step, self._values)
+        probe.push(step)
+        try:
+            versions = self._deliver(step, self._values, gradient)
+        except RolledBack:
+            probe.ack(step, "unknown")
+            raise
+        probe.ack(step, "ok", versions)
+        self.next = step + 1
+
+    def before(self, step: int) -> None:
+        """What is to be done before a step."""
+
+    def read(self, step: int) -> tuple[Values, list[int]]:
+        """Parameters and version of each shard, of one epoch; in sync at version ``step``."""
+        rows, self._pulled = self._pulled or self.rows(step), []
+        self.seen = self._versions(rows)
+        return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
+
+    def rows(self, step: int) -> list[Row]:
+        """A row of each shard, newly read; in sync of version ``step``, in async near enough to the slowest worker."""
+        if self.config.sync:
+            rows = self._round(step)
+            assert rows is not None, "a worker reads only the version that it has pushed for"
+            return rows
+        bound = self.config.staleness
+        least = step - bound if bound is not None and step < self.config.steps else 0
+        waiting = Stall(f"steps below {least}")
+        while True:
+            if (rows := self._ask(self._run_read)) is None:
+                self.still()
+                continue
+            counts = [shard.applied(row) for shard, row in zip(self.shards, self._of_epoch(rows), strict=True)]
+            if min(map(min, counts)) >= least:
+                return list(rows)
+            waiting.look(counts, least)
+            time.sleep(POLL_S / 10)
+
+    def _round(self, version: int) -> list[Row] | None:
+        """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it."""
+        until = [np.array([version], np.int32)] * len(self.shards)
+        waiting = Stall(f"the round of step {version - 1}")
+        while True:
+            rows = self._ask(self._run_read, *until)
+            if rows is not None and self._complete(self._of_epoch(rows), version):
+                return list(rows)
+            counts = [look.applied for look in self.still()]
+            if min(count[self.index] for count in counts) < version:
+                return None
+            waiting.look(counts, version)
+
+    def _complete(self, rows: list[Row], version: int) -> bool:
+        return all(shard.holds(row, version) for shard, row in zip(self.shards, rows, strict=True))
+
+    def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
+        """Push until every shard has this gradient, and in sync until its round is complete; returns versions."""
+        seconds = self.seen if self.config.aware else [self.awaits(step)] * len(self.shards)
+        versions: dict[int, int] = {}
+        waiting = Stall(f"a gate, closed for a checkpoint, at step {step}")
+        patience_s = PATIENCE_S
+        while True:
+            feeds = self._written(values, gradient, step, seconds)
+            rows = self._ask(self._run_push_pull, *feeds, patience_s=patience_s)
+            if rows is not None:
+                self._of_epoch(rows)
+            if self.config.sync:
+                if rows is None or not self._complete(rows, self.awaits(step)):
+                    rows = self._round(self.awaits(step))
+                if rows is not None:
+                    self._pulled = rows
+                    return self._versions(rows)
+            elif rows is not None:
+                for i, (shard, row) in enumerate(zip(self.shards, rows, strict=True)):
+                    if shard.has(row, self.index, step):
+                        versions.setdefault(i, shard.version(row))  # of the answer that first said yes
+                if len(versions) == len(self.shards):
+                    self._pulled = rows if self.reads_at(step + 1) else []
+                    return [versions[i] for i in range(len(self.shards))]
+                waiting.look([shard.applied(row) for shard, row in zip(self.shards, rows, strict=True)])
+                self.refused()
+                continue
+            self.still()
+            # Neither said yes nor no. What was sent may still arrive, and then this one is refused.
+            self.probe.ack(step, "unknown")
+            self.probe.push(step)
+            patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)  # or what is too large would never get through
+
+    def refused(self) -> None:
+        """A shard does not let this push in: a checkpoint is being read."""
+        time.sleep(POLL_S / 4)
+
+    def _written(self, values: Values, gradient: Values, step: int, seconds: Any) -> Values:
+        feeds = super()._written(values, gradient, step, seconds)
+        for sent in self._sent:
+            sent[-RecoverableShard.tail] = self.epoch  # last: until then it is no message
+        return feeds
+
+    def conclude(self) -> None:
+        """Wait until the chief has written the final checkpoint."""
+        waiting = Stall("worker:0 to write the final checkpoint")
+        while True:
+            looks = self.still()
+            if all(look.marks[0] >= DONE for look in looks):
+                return
+            if waiting.over([(look.applied, look.marks) for look in looks]):
+                logging.warning("worker:%d: %s", self.index, waiting)
+                return
+            time.sleep(POLL_S)
+
+    def _read_finally(self) -> bool:
+        """The final read, once everybody has trained; False if that has been rolled back."""
+        if (absent := self.probe.wait_for_all(self._rolled_back)) is None:
+            return False
+        self.absent = absent
+        self._pulled = []
+        self.probe.read(*self.read(self.config.steps), final=True)
+        return True
+
+    def _rolled_back(self) -> bool:
+        """A shard is in another epoch; asked often, it looks now and then."""
+        if time.monotonic() < self._looked_at + POLL_S:
+            return False
+        try:
+            self.still()
+        except RolledBack:
+            return True
+        finally:
+            self._looked_at = time.monotonic()
+        return False
+
+    def leave(self) -> None:
+        """Say goodbye to every ps, as often as it takes."""
+        self.say(LEFT)
+
+    def say(self, mark: int) -> None:
+        """Tell every ps how far this worker has come."""
+        while self._ask(self._run_mark, mark) is None:
+            pass  # bounded by `Calls`
+
+
+class Stall:
+    """A wait that is given up when nothing at all has changed for `CALL_TIMEOUT_S`."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self._state, self._since = what, None, time.monotonic()
+
+    def over(self, state: Any) -> bool:
+        """Nothing has changed for too long."""
+        if state != self._state:
+            self._state, self._since = state, time.monotonic()
+        return time.monotonic() - self._since > CALL_TIMEOUT_S
+
+    def look(self, counts: list[tuple[int, ...]], least: int = 0) -> None:
+        """Go on waiting; raises GaveUp, naming the workers that have fewer than ``least`` gradients somewhere."""
+        if self.over(counts):
+            slow = [f"worker:{w}" for w, least_w in enumerate(map(min, zip(*counts, strict=True))) if least_w < least]
+            raise GaveUp(f"{self} from {', '.join(slow) or 'worker:0'}")
+
+    def __str__(self) -> str:
+        return f"has waited for {self.what} for {CALL_TIMEOUT_S:.0f} s, and nothing has come"
+
+
+def serve_recoverable(cluster: Cluster, index: int, config: ShardConfig, recovery: Recovery) -> None:
+    """Be ``ps:index``: serve until the chief says that everybody has left. It is empty until the chief restores it."""
+    server, store = new_server(cluster, Task("ps", index)), recovery.store()
+    options = tf1.RunOptions(timeout_in_ms=int(SERVE_S * 1000))
+    with tf.Graph().as_default():
+        shard = RecoverableShard(index, config)
+        goodbye = shard.goodbyes.dequeue()
+        with tf1.Session(server.target, config=session_config(Task("ps", index), to_ps=False)) as session:
+            session.run(shard.control.initializer)
+            while not store.finished:
+                try:
+                    session.run(goodbye, options=options)
+                    return
+                except tf.errors.DeadlineExceededError:
+                    continue

@@ -1,0 +1,178 @@
+"""The reference trainer survives: whatever is killed and comes back, each gradient is applied exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from .recovering import Job, Tasks
+
+pytestmark = pytest.mark.psconform
+BOTH = pytest.mark.parametrize("update", ["async", "sync"])
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    tasks = Tasks()
+    yield tasks
+    tasks.close()
+
+
+@pytest.fixture
+def cluster(tasks, tmp_path):
+    return lambda **options: Job(tasks, tmp_path, **options)
+
+
+def trained(job, task, steps):
+    return lambda: job.count(task, "ack") >= steps
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "victims",
+    [("worker:1",), ("worker:0",), ("ps:0",), ("ps:0", "ps:1"), ("worker:0", "ps:1"), ("worker:0", "ps:0", "ps:1")],
+    ids=" ".join,
+)
+def test_killed_tasks_come_back(cluster, update, victims):
+    with cluster(update=update) as job:
+        job.until(trained(job, "worker:1", 15))
+        job.again(*victims)
+        job.finish()
+        lost = any(task.startswith("ps") for task in victims)
+        assert job.count("worker:0", "restore") == lost
+        for worker in ("worker:0", "worker:1"):
+            assert job.count(worker, "resume") == (lost or worker in victims)
+
+
+@BOTH
+def test_all_tasks_at_once_and_again(cluster, update):
+    with cluster(update=update) as job:
+        for done in (5, 25):
+            job.until(trained(job, "worker:1", done))
+            job.again(*job.tasks)
+            job.until(lambda done=done: job.count("worker:1", "resume") > (done > 5))
+        job.finish()
+
+
+@BOTH
+def test_each_task_in_turn(cluster, update):
+    """Deaths that do not wait for the recovery from the one before."""
+    with cluster(update=update, ps=2, workers=3) as job:
+        for task in ("worker:2", "ps:1", "worker:0", "ps:0", "worker:1"):
+            job.until(lambda: job.count("worker:0", "push") > 5)
+            job.again(task)
+        job.finish()
+
+
+@BOTH
+@pytest.mark.parametrize("task", ["worker:1", "worker:0", "ps:0"])
+def test_stopped_tasks_go_on(cluster, update, task):
+    with cluster(update=update) as job:
+        job.until(trained(job, "worker:1", 12))
+        with job.stopped(task):
+            # long enough for others to come to their deadlines, where they depend on it
+            others = [worker for worker in ("worker:0", "worker:1") if worker != task]
+            job.settle(others)
+        job.finish()
+        assert job.count("worker:0", "restore") == 0
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("phase", "step", "victims"),
+    [
+        ("initialising", None, ("worker:0",)),
+        ("initialising", None, ("worker:0", "ps:0")),
+        ("checkpointing", 20, ("worker:0",)),
+        ("checkpointing", 20, ("worker:0", "ps:0", "ps:1")),
+        ("checkpointing", 40, ("ps:1",)),  # the final one
+        ("before-push", 39, ("ps:0",)),
+        ("after-push", 0, ("worker:0",)),
+    ],
+)
+def test_struck_at_a_phase(cluster, update, phase, step, victims):
+    with cluster(update=update, strikes=[{"task": "worker:0", "phase": phase, "step": step}]) as job:
+        job.strike()
+        job.again(*victims)
+        job.release()
+        job.finish()
+        # checkpoint 0 is on disk before anything is on the servers: nothing is drawn twice
+        assert job.count("worker:0", "init") == 1
+
+
+@BOTH
+def test_killed_while_restoring(cluster, update):
+    """Half of the servers are restored when the chief dies: its successor restores them all, in a new epoch."""
+    with cluster(update=update, strikes=[{"task": "worker:0", "phase": "restoring", "step": None}]) as job:
+        job.until(trained(job, "worker:1", 15))
+        job.again("ps:0")
+        job.strike()
+        job.again("worker:0")
+        job.release()
+        job.finish()
+        assert [event["epoch"] for event in job.events("worker:0") if event["kind"] == "restore"] == [2]
+
+
+@BOTH
+def test_a_damaged_checkpoint_is_passed_over(cluster, update):
+    with cluster(update=update) as job:
+        job.until(lambda: job.count("worker:0", "checkpoint") >= 3)
+        job.kill(*job.tasks)
+        names = sorted((job.folder / "checkpoints").glob("step-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+        data = names[-1].with_suffix(".data-00000-of-00001")
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+        for task in job.tasks:
+            job.start(task)
+        job.finish()
+        restored = [event["name"] for event in job.events("worker:0") if event["kind"] == "restore"]
+        assert restored == [names[-2].stem]
+
+
+@BOTH
+def test_a_ps_that_stays_away_is_named(cluster, update):
+    with cluster(update=update, environment={"CALL_TIMEOUT_S": "6"}) as job:
+        job.until(trained(job, "worker:1", 5))
+        job.kill("ps:1")
+        job.ended("worker:0", "worker:1")
+        for worker in ("worker:0", "worker:1"):
+            assert job.status(worker) == 1
+            line = job.log(worker).splitlines()[-1]
+            assert f"{worker} ends: no answer for 6 s from ps:1 on {job.cluster['ps'][1]}" in line
+            assert "Traceback" not in job.log(worker)
+
+
+def test_a_worker_that_stays_away_is_named(cluster):
+    with cluster(update="sync", environment={"CALL_TIMEOUT_S": "6"}) as job:
+        job.until(trained(job, "worker:1", 5))
+        job.kill("worker:1")
+        job.ended("worker:0")
+        assert job.status("worker:0") == 1
+        assert "from worker:1" in job.log("worker:0").splitlines()[-1]
+        assert "Traceback" not in job.log("worker:0")
+
+
+def test_a_task_that_is_there_already_is_refused(cluster):
+    with cluster(update="async", strikes=[{"task": "worker:0", "phase": "before-push", "step": 20}]) as job:
+        job.strike()
+        for task in ("worker:1", "ps:0"):
+            first = job.processes[task]
+            job.start(task)
+            job.ended(task)
+            assert job.status(task) == 1
+            address = job.cluster[task[:-2]][int(task[-1])]
+            assert f"cannot serve as {task} on {address}" in job.log(task).splitlines()[-1]
+            assert "Traceback" not in job.log(task)
+            job.processes[task] = first
+            job.incarnations[task] = 0
+        job.release()
+        job.finish()
+
+
+def test_finished_training_is_not_begun_again(cluster):
+    with cluster(update="async", steps=10) as job:
+        job.finish()
+        for task in job.tasks:
+            job.start(task)
+        job.until(lambda: all(job.status(task) == 0 for task in job.tasks))
+        assert job.count("worker:0", "push") == 10
