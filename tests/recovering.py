@@ -235,7 +235,9 @@ class Job:
         assert set(codes.values()) == {0}, f"{codes}\n{self.log(*self.tasks)}"
         workers, ps = self.cluster["worker"], self.cluster["ps"]
         for index in range(len(workers)):
-            events = self.events(f"worker:{index}", self.incarnations[f"worker:{index}"])
+            # one that is killed when it has left has nothing to do any more: the record before has its final read
+            records = [self.events(f"worker:{index}", n) for n in range(self.incarnations[f"worker:{index}"] + 1)]
+            events = next((record for record in reversed(records) if any(e.get("final") for e in record)), [])
             odd = {}
             for event in events:
                 if event["kind"] == "read":

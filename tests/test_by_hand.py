@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -49,6 +50,39 @@ def test_every_task_ends_cleanly(update, replication):
         if job == "worker" and (index == 0 or replication == "between-graph"):
             assert f"worker:{index} trained 7 steps" in output
             assert update == "async" or "versions [7]" in output
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_task_comes_back_by_hand(update, tmp_path):
+    """With --checkpoint-dir; without psconform nobody but the servers knows who has trained what."""
+    cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
+    command = [*COMMAND, "--update", update, "--steps", "400", "--checkpoint-dir", str(tmp_path)]
+    command += ["--checkpoint-every", "2", "--keep", "2"]
+
+    def start(job, index):
+        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
+    processes = {task: start(*task) for task in tasks}
+    deadline = time.monotonic() + 120
+    try:
+        while not (tmp_path / "step-4-epoch-0.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for task in (("ps", 0), ("worker", 1)):
+            processes[task].kill()
+            processes[task].communicate()
+            processes[task] = start(*task)
+        outputs = [process.communicate(timeout=120)[0] for process in processes.values()]
+    finally:
+        for process in processes.values():
+            process.kill()
+    assert [process.returncode for process in processes.values()] == [0, 0, 0], outputs
+    assert "restored step-" in outputs[1]
+    import tensorflow as tf
+
+    newest = tf.train.load_checkpoint(str(tmp_path / "step-400-epoch-1"))
+    assert newest.get_tensor("applied").tolist() == [400, 400]
 
 
 def test_help_shows_how():
