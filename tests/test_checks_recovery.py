@@ -244,3 +244,18 @@ def test_a_record_in_several_lives_says_what_one_record_says(tmp_path, cuts):
                 story.theta[1][slot] = 0.0
         told.append(columns(story.finish()))
     assert told[0] == told[1]
+
+
+def test_a_successor_that_records_an_old_checkpoint_again_is_not_excused(story):
+    story.step(0, 2)
+    story.checkpoint("step-2")
+    story.step(0, 2)
+    story.checkpoint("step-4")
+    story.kill("worker:0")
+    story.back(0)
+    _, applied = story.kept["step-2"]
+    story.probes[0].checkpoint("step-2", applied)
+    story.restore("step-2")
+    judged = story.finish()
+    assert violated(judged) == {"R3"}, explain(judged)
+    assert "though step-4 was durable before" in witness(judged, "R3")[0]

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import json
 import os
 import socket
@@ -435,7 +436,8 @@ class Probe:
         if self._strikes.isdisjoint(((phase, step), (phase, None))) or not (address := os.environ.get(CONTROL)):
             return
         host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port))) as line:
+        # a psconform that is gone, or hangs up, strikes nobody
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as line:
             line.sendall(_encode({"task": self.task, "phase": phase, "step": step}).encode() + b"\n")
             line.recv(16)  # ends when it has struck, or is gone
 

@@ -34,10 +34,12 @@ def rollbacks(history: History) -> list[Rollback]:
     checkpoint is that of the task that restored.
     """
     found = []
+    made = [mark for mark in history.marks if mark.kind == "checkpoint"]
     for restore in (mark for mark in history.marks if mark.kind == "restore"):
-        mine = [mark for mark in history.marks if mark.kind == "checkpoint" and mark.task == restore.task]
-        before = [mark for mark in mine if (mark.life, mark.seq) < (restore.life, restore.seq)]
-        named = [mark for mark in history.marks if mark.kind == "checkpoint" and mark.name == restore.name]
+        # by when it was first recorded: a successor may record again what it restores
+        first = {mark.name: mark for mark in reversed(made) if mark.task == restore.task}
+        before = [mark for mark in sorted(first.values(), key=_place) if _place(mark) < _place(restore)]
+        named = [mark for mark in made if mark.name == restore.name]
         found.append(Rollback(restore, named[-1] if named else None, before[-1] if before else None))
     return sorted(found, key=lambda rollback: rollback.restore.epoch)
 
