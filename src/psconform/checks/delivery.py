@@ -45,9 +45,7 @@ def delivery_class(history: History) -> Verdict:
         return unknown(history.no_final)
     if most == 1 and _ambiguous(history):
         return unknown(_ambiguous(history))
-    pushed, acked = (
-        sum(map(len, lists)) for lists in zip(*((w.pushes, w.acked) for w in history.workers), strict=True)
-    )
+    pushed, acked = sum(len(w.pushes) for w in history.workers), int(history.accepted.sum())
     said = f"{pushed} gradients" if acked == pushed else f"{acked} acknowledged of {pushed} gradients"
     return valid(f"{said}, {history.variables} variables")
 

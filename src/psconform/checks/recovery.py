@@ -40,7 +40,8 @@ def rollbacks(history: History) -> list[Rollback]:
         first = {mark.name: mark for mark in reversed(made) if mark.task == restore.task}
         before = [mark for mark in sorted(first.values(), key=_place) if _place(mark) < _place(restore)]
         named = [mark for mark in made if mark.name == restore.name]
-        found.append(Rollback(restore, named[-1] if named else None, before[-1] if before else None))
+        mine = first.get(restore.name)
+        found.append(Rollback(restore, mine or (named[0] if named else None), before[-1] if before else None))
     return sorted(found, key=lambda rollback: rollback.restore.epoch)
 
 
@@ -58,10 +59,9 @@ def rollback(history: History) -> Verdict:
         return not_judged("needs a fault: --kill or --stop")
     lines = []
     for back in rollbacks(history):
-        if back.newest is not None and back.restore.name != back.newest.name:
-            newer = back.checkpoint is None or _place(back.checkpoint) < _place(back.newest)
-            if newer and back.checkpoint is not None:
-                lines.append(f"{back.text}, though {back.newest.name} was durable before")
+        named, newest = back.checkpoint, back.newest
+        if named is not None and newest is not None and _place(named) < _place(newest):
+            lines.append(f"{back.text}, though {newest.name} was durable before")
     for worker in history.workers:
         lines += list(at_most(_gone_back(history, worker)))
     if lines:

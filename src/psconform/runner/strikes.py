@@ -24,7 +24,7 @@ Restart = Callable[[Task], None]
 @dataclass
 class _State:
     fault: Fault
-    status: str = "waiting"  # -> striking -> struck -> healed, or failed
+    status: str = "waiting"  # -> striking -> struck (-> healing) -> healed, or failed
     since: float = 0.0
     held: Arrival | None = None  # who waits for it to take effect
     why: str = ""
@@ -48,7 +48,7 @@ class Strikes:
     @property
     def pending(self) -> bool:
         """Something is still to be healed: a task to be started again or continued."""
-        return any(state.status in ("striking", "struck") and _heals(state.fault) for state in self._states)
+        return any(state.status in ("striking", "struck", "healing") and _heals(state.fault) for state in self._states)
 
     def killed(self, task: Task) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
@@ -76,6 +76,9 @@ class Strikes:
                 self._strike(state, None)
             elif state.status == "striking":
                 self._watch(state, now)
+            elif state.status == "healing":
+                if self._launcher.state(fault.task) != "T":
+                    self._healed(state, "it goes on")
             elif state.status == "struck" and fault.kind == "kill" and fault.restart_after_s is not None:
                 if now - state.since >= fault.restart_after_s:
                     self._restart(fault.task)
@@ -94,7 +97,7 @@ class Strikes:
                 lines.append(f"{name} never struck: training did not get there")
             elif state.status in ("striking", "failed"):
                 lines.append(f"{name} was not seen to take effect{state.why}")
-            elif state.status == "struck" and _heals(state.fault):
+            elif state.status in ("struck", "healing") and _heals(state.fault):
                 lines.append(f"{name} was not healed when the run ended")
         return lines
 
@@ -132,7 +135,7 @@ class Strikes:
 
     def _continue(self, state: _State) -> None:
         self._launcher.signal(state.fault.task, signal.SIGCONT)
-        self._healed(state, "continued")
+        state.status = "healing"
 
     def _healed(self, state: _State, evidence: str) -> None:
         state.status = "healed"
