@@ -8,24 +8,34 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psconform.plugin import suite_settings
+from psconform.plugin import chosen, suite_settings
 
 from .drawn import Example, Judge, examples, must_hold, needs, recovers
 
 STEPS = 40
 PHASES = ("", "after-push:")
+LARGE = 20_000_000
+"""Parameters, of all ps together: a push takes so long that a kill can strike in the middle of one."""
 
 
 @st.composite
-def killed(draw: st.DrawFn, update: str, *, jobs: tuple[str, ...] = ("ps", "worker"), most: int = 2) -> Example:
-    """A cluster, and up to ``most`` different tasks that are killed in it."""
+def killed(
+    draw: st.DrawFn, update: str, *, jobs: tuple[str, ...] = ("ps", "worker"), most: int = 2, padding: int = 0
+) -> Example:
+    """A cluster, and up to ``most`` different tasks that are killed in it, at a step or a phase of the chief's."""
     shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 3), steps=st.just(STEPS)))
+    shape = replace(shape, steps=STEPS // 2) if padding else shape
     counts = {"ps": shape.ps, "worker": shape.workers}
     tasks = [f"{job}:{index}" for job in jobs for index in range(counts[job])]
     victims = draw(st.lists(st.sampled_from(tasks), min_size=1, max_size=most, unique=True))
-    moments = st.tuples(st.sampled_from(PHASES), st.integers(0, STEPS - 1))
-    kill = [f"{victim}@{phase}{step}" for victim in victims for phase, step in [draw(moments)]]
-    options: dict[str, Any] = {"kill": tuple(kill), "restart_after": "0s", "checkpoint_every": draw(st.integers(3, 20))}
+    step = st.tuples(st.sampled_from(PHASES), st.integers(0, shape.steps - 1)).map(lambda at: f"{at[0]}{at[1]}")
+    phase = st.sampled_from(["initialising", "checkpointing"])
+    kill = []
+    for victim in victims:
+        chiefs = chosen.target == "reference" and (victim == "worker:0" or victim.startswith("ps"))  # who says them
+        kill.append(f"{victim}@{draw(step | phase if chiefs else step)}")
+    options: dict[str, Any] = {"kill": tuple(kill), "restart_after": "0s", "checkpoint_every": draw(st.integers(3, 15))}
+    options |= {"padding": padding // shape.ps} if padding else {}
     return replace(shape, mode=tuple(options.items()))
 
 
@@ -53,4 +63,22 @@ def test_sync_ends_exactly_once(judge: Judge, example: Example) -> None:
 @given(example=killed("async", jobs=("ps",), most=3))
 def test_all_servers_may_be_lost(judge: Judge, example: Example) -> None:
     """R3, R4: what is restored is one cut, however many of them are empty."""
+    must_hold(judge, example)
+
+
+@needs("async")
+@recovers("async")
+@suite_settings(quick=1, ci=1, nightly=20)
+@given(example=killed("async", padding=LARGE))
+def test_a_large_state_is_never_half_applied_async(judge: Judge, example: Example) -> None:
+    """R1: a step that is cut off by a kill leaves all of its gradient or nothing."""
+    must_hold(judge, example)
+
+
+@needs("sync")
+@recovers("sync")
+@suite_settings(quick=1, ci=1, nightly=20)
+@given(example=killed("sync", padding=LARGE))
+def test_a_large_state_is_never_half_applied_sync(judge: Judge, example: Example) -> None:
+    """The same, with what a round has summed up."""
     must_hold(judge, example)

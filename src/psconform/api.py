@@ -105,6 +105,7 @@ def judge(
     delay: int = 0,
     condition: float = 10.0,
     compression: str = "none",
+    padding: int = 0,
     slow: Spelled = (),
     defect: str = "",
     kill: str | Iterable[str] = (),
@@ -139,6 +140,7 @@ def judge(
         delay: digits and quadratic: age in steps of the parameters at which a gradient is taken.
         condition: workload quadratic: its condition number.
         compression: workload dense-ledger: what a worker does to gradients, for targets that declare it: ``topk``.
+        padding: workload ledger: parameters of each variable besides, between head and tail, to make it large.
         slow: stragglers, which sleep before each gradient: ``{"worker:1": 0.05}`` or ``"worker:1=50ms"``.
         defect: a seeded defect of the reference trainer.
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
@@ -176,6 +178,7 @@ def judge(
         delay=delay,
         condition=condition,
         compression=compression,
+        padding=padding,
         slow=slow,
         defect=defect,
         kill=kill,

@@ -85,6 +85,9 @@ def run(
     compression: Annotated[
         str, typer.Option(help="Workload dense-ledger: none or topk, for targets that declare it.")
     ] = "none",
+    padding: Annotated[
+        int, typer.Option(metavar="N", help="Workload ledger: parameters of each variable besides, to make it large.")
+    ] = 0,
     slow: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK=TIME", help="A worker that sleeps before each gradient: worker:1=50ms."),
@@ -140,6 +143,7 @@ def run(
         "delay": delay,
         "condition": condition,
         "compression": compression,
+        "padding": padding,
         "slow": slow or (),
         "defect": defect,
         "kill": kill or (),

@@ -261,10 +261,12 @@ class Probe:
         self.job, self.index = job, int(index or 0)
         self.workload = str(spec.get("workload", "ledger"))
         self._ledger: Ledger | None = None
+        self._padding = 0
         if self.workload in LEDGERS:
             kind = LEDGERS[self.workload]
             self._ledger = kind(workers=self.workers, steps=self.steps, scales=list(spec.get("scales", ())))
-            self.slots = self._ledger.slots
+            self._padding = int(spec.get("padding", 0))
+            self.slots = self._ledger.slots + self._padding
         else:
             from .trained import Trained
 
@@ -310,7 +312,7 @@ class Probe:
     def initial(self, variable: int = 0) -> Vector:
         """Initial values for one variable, float32[slots]; of a ledger zero but for a random nonce that marks who
         initialised."""
-        return self._ledger.initial() if self._ledger is not None else self._trained.initial(variable)
+        return self._padded(self._ledger.initial()) if self._ledger is not None else self._trained.initial(variable)
 
     def initialised(self, variables: Sequence[Vector]) -> None:
         """Record that this task has written these initial values, one array per variable, into the servers."""
@@ -328,7 +330,7 @@ class Probe:
         self._computes(step)
         if self._ledger is None:
             raise ValueError(f"workload {self.workload} has a gradient for each variable: use probe.gradients")
-        return self._ledger.gradient(self.index, step)
+        return self._padded(self._ledger.gradient(self.index, step))
 
     def gradients(
         self, step: int, values: Sequence[Any] | None = None, samples: Sequence[int] | None = None
@@ -345,7 +347,7 @@ class Probe:
         """
         self._computes(step)
         if self._ledger is not None:
-            return [self._ledger.gradient(self.index, step)] * (len(values) if values is not None else 1)
+            return [self._padded(self._ledger.gradient(self.index, step))] * (len(values) if values is not None else 1)
         used = self.samples(step) if samples is None else samples
         found = self._trained.gradients(self.index, step, values, used)
         if used is not None:
@@ -407,7 +409,7 @@ class Probe:
             return
         if not len(values):
             raise ValueError("a read has at least one variable")
-        arrays = [self._sized(i, v) for i, v in enumerate(values)]
+        arrays = [self._bare(self._sized(i, v)) for i, v in enumerate(values)]
         event: dict[str, Any] = {"step": (self.steps if final else self._next_step) if step is None else step}
         if self.unit is None:
             event["raw"] = [base64.b64encode(v.tobytes()).decode() for v in arrays]
@@ -530,7 +532,7 @@ class Probe:
             raise ValueError(f"workload {self.workload} has no residual: only a ledger tells what was sent")
         if self._residual:
             raise ValueError("the residual is recorded once, after the last push")
-        arrays = [self._sized(i, v) for i, v in enumerate(values)]
+        arrays = [self._bare(self._sized(i, v)) for i, v in enumerate(values)]
         if not arrays:
             raise ValueError("a residual has at least one variable")
         self._residual = True
@@ -615,6 +617,22 @@ class Probe:
         if vector.size != self.slots:
             raise ValueError(f"variable {index} has {vector.size} values, this workload has {self.slots}")
         return vector
+
+    def _padded(self, values: Vector) -> Vector:
+        """A variable of the ledger with parameters that nothing is ever added to, behind the nonce."""
+        if not self._padding or self._ledger is None:
+            return values
+        found = np.zeros(self.slots, np.float32)
+        middle = self._ledger.half + 1
+        found[:middle], found[middle + self._padding :] = values[:middle], values[middle:]
+        return found
+
+    def _bare(self, values: Vector) -> Vector:
+        """The same without them."""
+        if not self._padding or self._ledger is None:
+            return values
+        middle = self._ledger.half + 1
+        return np.concatenate([values[:middle], values[middle + self._padding :]])
 
     def _decode(self, ledger: Ledger, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
         if not self._decoders:

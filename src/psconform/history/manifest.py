@@ -34,6 +34,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     that train: ``model`` and ``batch`` of digits, the ``condition`` number of quadratic, ``learning_rate`` of an update
     as it arrives in the parameters, ``rate`` that and the trainer's own make it, ``delay`` the age in steps of the
     parameters at which a gradient is taken. ``compression`` is what a worker does to gradients before it sends them.
+    ``padding`` is how many parameters a variable of a ledger has besides, between head and tail; nothing changes them.
     """
 
     name: str = "ledger"
@@ -51,6 +52,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delay: int = 0
     condition: float = 10.0
     compression: str = "none"
+    padding: int = 0
 
     @property
     def is_ledger(self) -> bool:

@@ -29,6 +29,8 @@ LEARNING_RATES = {"digits": 0.1, "quadratic": 0.02}
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
 the others would fill the disk."""
+MAX_PADDING = 50_000_000
+"""Parameters of all ps together; every worker reads them in each step."""
 MAX_BATCH = 1347
 """Training samples of digits."""
 
@@ -81,6 +83,7 @@ class Plan:
             parts += [option, str(value)] if value != 1 else []
         for task, seconds in self.workload.slow:
             parts += ["--slow", f"{task}={spell(seconds)}"]
+        parts += ["--padding", str(self.workload.padding)] if self.workload.padding else []
         parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
         parts += ["--defect", self.defect] if self.defect else []
         for fault in self.faults:
@@ -117,6 +120,7 @@ def make_plan(
     delay: int = 0,
     condition: float = 10.0,
     compression: str = "none",
+    padding: int = 0,
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
@@ -138,7 +142,7 @@ def make_plan(
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
     whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
-    whole["--local-steps"] = local_steps
+    whole["--local-steps"], whole["--padding"] = local_steps, padding
     if staleness is not None:
         whole["--staleness"] = staleness
     for option, number in whole.items():
@@ -169,12 +173,13 @@ def make_plan(
         "--learning-rate": (speed, 1e-6 if learning_rate is not None else 0.0, 100.0),
         "--delay": (delay, 0, 1000),
         "--condition": (condition, 1.0, 1e6),
+        "--padding": (padding, 0, MAX_PADDING // shape.holders),
         "--seed": (seed, 0, MAX_SEED),
         "--reads": (reads, 1, 100),
         "--read-every": (read_every, 1, steps),
         "--patience": (patience_s, 1, 86400),
     }
-    _check_together(shape, workload=workload, read_every=read_every)
+    _check_together(shape, workload=workload, read_every=read_every, padding=padding)
     _check_used(
         workload,
         {"model": model, "batch": batch, "learning_rate": learning_rate, "delay": delay, "condition": condition},
@@ -210,6 +215,7 @@ def make_plan(
             delay=delay,
             condition=condition,
             compression=compression,
+            padding=padding,
         ),
         out=out,
         defect=defect,
@@ -220,7 +226,7 @@ def make_plan(
     )
 
 
-def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
+def _check_together(layout: Layout, *, workload: str, read_every: int, padding: int) -> None:
     """Options that exclude each other; raises BadInput."""
     if layout.update == "async" and layout.reduction != Layout().reduction:
         problem = "is for --update sync: async applies each gradient by itself"
@@ -238,6 +244,10 @@ def _check_together(layout: Layout, *, workload: str, read_every: int) -> None:
     if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
         problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
         raise BadInput("--workload", problem, value=workload)
+    if padding and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --padding", value=workload)
+    if padding and layout.all_reduce:
+        raise BadInput("--padding", "needs a ps: it is what a ps holds", value=padding)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
