@@ -227,3 +227,39 @@ def test_a_hang_is_violated_where_progress_is_claimed(judge, tmp_path):
     assert set(run.violated) == {"L1"}, run.explain()
     assert run.verdicts["L1"].witness[0] == "after kill worker:1 at 8: the process ended by signal 9"
     assert any(line.startswith("worker:0 recorded ack last, of step 8") for line in run.verdicts["L1"].witness)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"padding": -1}, "--padding: must be between 0 and 25000000"),
+        ({"padding": 30_000_000}, "--padding: must be between 0 and 25000000"),
+        ({"padding": 1.5}, "--padding: must be a whole number"),
+        ({"padding": 9, "workload": "quadratic"}, "--workload: must be ledger with --padding"),
+        ({"padding": 9, "layout": "ps=0,worker=2"}, "--padding: needs a ps"),
+    ],
+)
+def test_padding_that_cannot_be(tmp_path, options, says):
+    with pytest.raises(BadInput, match=says):
+        make_plan(out=tmp_path, **options)
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_padding_makes_the_parameters_larger_and_changes_no_verdict(judge, update):
+    run = judge("reference", layout="ps=2,worker=2", update=update, steps=12, padding=1000)
+    assert run.valid, run.explain()
+    plain = judge("reference", layout="ps=2,worker=2", update=update, steps=12)
+    assert {v.guarantee: v.status for v in run.verdicts.values()} == {
+        v.guarantee: v.status for v in plain.verdicts.values()
+    }
+    assert check(run.folder).verdicts == run.verdicts
+
+
+def test_padding_lies_between_head_and_tail(tmp_path):
+    (tmp_path / "events").mkdir()
+    probe = Probe({"workers": 2, "steps": 3, "run": "r", "unit": 840.0, "padding": 100}, task="worker:1")
+    assert probe.slots == 2 * 6 + 1 + 100
+    gradient = probe.gradient(2)
+    assert gradient.nonzero()[0].tolist() == [5, probe.slots - 1]
+    assert probe.initial().nonzero()[0].tolist() == [6]
