@@ -1,10 +1,14 @@
-"""How long recovery takes: from SIGKILL of a ps or a worker to the next update that is applied.
+"""How long recovery takes, from SIGKILL of a ps or a worker to the next update that is applied; what checkpoints cost.
 
 Real clusters of the reference trainer, one kill each, at a drawn step; a killed task is started again at once. The time
 ends at the first acknowledgement, by any worker (after the kill of a ps) or by the one that was killed, of a gradient
 that was sent after the task was started again. Process start is the part until the new process opened its record: it is
 forked from a process that has imported TensorFlow, so a cold start takes seconds more. The rest is what the trainer
 takes: noticing, connecting, restoring, resuming.
+
+The cost of checkpoints is what training takes longer with one every 50 steps than with the first and the last alone,
+all else the same: from the first acknowledgement to the last, two workers, in turns, medians. A checkpoint is flushed
+to the disk before it counts; workers that push meanwhile wait at the gate (async) or for the chief (sync).
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ from psconform.api import judge
 from psconform.runner.session import Session
 
 STEPS, EVERY = 200, 25
+DEFAULT_EVERY = 50
+SIZES = {"1MB": 1 << 18, "64MB": 1 << 24}
+COST_STEPS = {"1MB": 400, "64MB": 100}
+COST_HEADS = ("update", "parameters", "steps/s without", "with", "cost")
 HEADS = ("update", "killed", "runs", "median, s", "worst, s", "of it process start", "valid")
 SHAPES = {"async": "ps=2,worker=3", "sync": "ps=2,worker=3"}
 
@@ -86,6 +94,37 @@ def _events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def rate(session: Session, update: str, size: str, every: int, steps: int) -> float:
+    """Steps per second of one run without faults, from the first acknowledgement to the last."""
+    folder = Path(tempfile.mkdtemp(prefix="psconform-recovery-"))
+    try:
+        options: dict[str, Any] = {"layout": "ps=1,worker=2", "update": update, "steps": steps}
+        options |= {"padding": SIZES[size], "checkpoint_every": every}
+        run = judge(**options, out=folder / "run", session=session)
+        if not run.valid:
+            sys.stderr.write(run.explain())
+        acks = [
+            event["mono_ns"]
+            for worker in range(2)
+            for event in _events(folder / "run", f"worker-{worker}")
+            if event["kind"] == "ack"
+        ]
+        return float(1e9 * (steps - 1) / (max(acks) - min(acks)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cost(session: Session, update: str, size: str, rounds: int) -> tuple[str, ...]:
+    """As in COST_HEADS."""
+    steps = COST_STEPS[size]
+    found: dict[int, list[float]] = {DEFAULT_EVERY: [], steps: []}
+    for _ in range(rounds):
+        for every, rates in found.items():
+            rates.append(rate(session, update, size, every, steps))
+    with_them, without = (statistics.median(rates) for rates in found.values())
+    return update, size, f"{without:.1f}", f"{with_them:.1f}", f"{1 - with_them / without:.1%}"
+
+
 def row(update: str, victim: str, found: list[Recovered]) -> tuple[str, ...]:
     """As in HEADS."""
     totals = [one.total_s for one in found]
@@ -94,7 +133,7 @@ def row(update: str, victim: str, found: list[Recovered]) -> tuple[str, ...]:
     return update, victim, str(len(found)), *times, f"{sum(one.valid for one in found)} of {len(found)}"
 
 
-def page(rows: list[tuple[str, ...]], loads: list[float]) -> str:
+def page(rows: list[tuple[str, ...]], costs: list[tuple[str, ...]], loads: list[float]) -> str:
     """docs/recovery.md."""
     about = (__doc__ or "").split("\n\n", 1)[1].strip()
     lines = [
@@ -105,6 +144,10 @@ def page(rows: list[tuple[str, ...]], loads: list[float]) -> str:
         "| " + " | ".join(HEADS) + " |",
         "|" + "---|" * len(HEADS),
         *("| " + " | ".join(line) + " |" for line in rows),
+        f"\n## What checkpoints cost\n\nOne every {DEFAULT_EVERY} steps of the chief, ps=1,worker=2.\n",
+        "| " + " | ".join(COST_HEADS) + " |",
+        "|" + "---|" * len(COST_HEADS),
+        *("| " + " | ".join(line) + " |" for line in costs),
     ]
     return "\n".join(lines) + "\n"
 
@@ -113,6 +156,7 @@ def main() -> int:
     """0 if every run was valid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="kills of each kind")
+    parser.add_argument("--rounds", type=int, default=5, help="runs with and without checkpoints")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table as a Markdown page")
     options = parser.parse_args()
     rows, loads, good = [], [os.getloadavg()[0]], True
@@ -125,10 +169,11 @@ def main() -> int:
                 rows.append(row(update, victim, found))
                 table.add_row(*rows[-1])
                 Console(stderr=True).print(*rows[-1])
+        costs = [cost(session, update, size, options.rounds) for size in SIZES for update in SHAPES]
     loads.append(os.getloadavg()[0])
-    Console(width=120).print(table)
+    Console(width=120).print(table, *costs, sep="\n")
     if options.write:
-        options.write.write_text(page(rows, loads), encoding="utf-8")
+        options.write.write_text(page(rows, costs, loads), encoding="utf-8")
     return 0 if good else 1
 
 
