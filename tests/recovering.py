@@ -13,19 +13,16 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from psconform.launchers.local import claim
+
 LIMIT_S = 120.0
 
 
-def free_port(taken):
-    """A port below the range of ephemeral ones, so that it is still free when a task that was killed comes back."""
+def free_port(locks):
+    """A port below the range of ephemeral ones, and marked as taken: it is free when a task that was killed is back."""
     for port in range(20000 + os.getpid() % 8000, 32000):
-        if port not in taken:
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-            taken.add(port)
+        if lock := claim(port):
+            locks.append(lock)
             return port
     raise OSError("no free port")
 
@@ -68,9 +65,10 @@ class Job:
         self, tasks: Tasks, folder: Path, *, update, steps=40, every=10, ps=2, workers=2, environment=(), **spec
     ):
         self.server = tasks
-        taken: set[int] = set()
+        self.locks: list[socket.socket] = []
         addresses = {
-            job: [f"127.0.0.1:{free_port(taken)}" for _ in range(n)] for job, n in (("ps", ps), ("worker", workers))
+            job: [f"127.0.0.1:{free_port(self.locks)}" for _ in range(n)]
+            for job, n in (("ps", ps), ("worker", workers))
         }
         self.folder, self.cluster, self.steps = folder, addresses, steps
         self.argv = ["--update", update, "--reduction", "sum"]
@@ -105,6 +103,8 @@ class Job:
         self.kill(*self.processes)
         if self._struck is not None:
             self._struck.close()
+        for lock in self.locks:
+            lock.close()
         if self.control is not None:
             with suppress(OSError):
                 self.control.shutdown(socket.SHUT_RDWR)

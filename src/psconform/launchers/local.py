@@ -155,7 +155,7 @@ class LocalLauncher:
         high = low if low > 12000 else 60000  # an unusual kernel setting: then a collision is possible, if unlikely
         for _ in range(2000):
             port = 10000 + int.from_bytes(os.urandom(4), "little") % (high - 10000)
-            lock = _claim(port)
+            lock = claim(port)
             if lock is not None:
                 self._locks.append(lock)
                 return f"127.0.0.1:{port}"
@@ -259,7 +259,8 @@ def _ephemeral_low() -> int:
         return 32768
 
 
-def _claim(port: int) -> socket.socket | None:
+def claim(port: int) -> socket.socket | None:
+    """Mark a port as taken, for as long as the socket that is returned is open; None if it is taken already."""
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if sys.platform == "linux":
