@@ -304,7 +304,7 @@ DEFECTS: dict[str, Defect] = {
     "no-fence": Defect(
         "a push of before a rollback is applied after it: the ps looks neither at its epoch nor at its step",
         "R6",
-        ("R1", "R2", "S1", "A5"),
+        ("R1", "R2", "S1"),
         steps=40,
         kill=("ps:0@30",),
     ),
@@ -363,7 +363,7 @@ DEFECTS: dict[str, Defect] = {
     "cut-in-half": Defect(
         "a checkpoint is read shard after shard while pushes go on, and the counters of the first count for all",
         "R4",
-        ("R1", "R2", "R6", "A5"),
+        ("R1", "R2", "R6"),
         ASYNC,
         workers=2,
         ps=2,
