@@ -61,8 +61,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
         parser.error(f"--steps must be at least 1, got {options.steps}")
     if options.keep < 1 or options.checkpoint_every < 1:
         parser.error("--keep and --checkpoint-every must be at least 1")
-    if options.checkpoint_dir and (options.quorum or options.compression != "none" or options.defect):
-        parser.error("--checkpoint-dir goes with neither --quorum nor --compression nor --defect")
+    if options.checkpoint_dir and (options.quorum or options.compression != "none"):
+        parser.error("--checkpoint-dir goes with neither --quorum nor --compression")
     if options.checkpoint_dir and options.replication != "between-graph":
         parser.error("--checkpoint-dir is for --replication between-graph")
     if options.local_steps < 1:
@@ -121,15 +121,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, index: int) -> None:
     """Be one task of a cluster with ps."""
-    from .chief import RecoveringChief
-    from .defects import WORKERS, client_type, worker_type
+    from .defects import RECOVERING, WORKERS, client_type, survivor_type, worker_type
     from .in_graph import serve_tower
-    from .recovery import RecoveringWorker, serve_recoverable
+    from .recovery import serve_recoverable
     from .shard import ShardConfig, tf1
     from .trainer import serve
 
-    if options.defect not in WORKERS:
-        raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, WORKERS))}")
+    if options.defect not in {**WORKERS, **RECOVERING}:
+        valid = ", ".join(filter(None, [*WORKERS, *RECOVERING]))
+        raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {valid}")
     tf1.disable_eager_execution()
     if not 0 <= options.quorum <= len(cluster["worker"]):
         raise SystemExit(f"--quorum: must be between 1 and {len(cluster['worker'])}, or 0, got {options.quorum}")
@@ -160,6 +160,10 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
     recovery = _recovery(options, probe)
+    if recovery is not None and options.defect not in RECOVERING:
+        raise SystemExit(f"--defect: {options.defect} is none of recovery, and goes without --checkpoint-dir")
+    if recovery is None and options.defect not in WORKERS:
+        raise SystemExit(f"--defect: {options.defect} is one of recovery, and needs --checkpoint-dir")
     if job == "ps":
         logging.info("%s serves on %s", task, cluster[job][index])
         if recovery is not None:
@@ -168,7 +172,7 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
             serve(cluster, index, config)
         probe.close()
     elif recovery is not None:
-        survivor = (RecoveringWorker if index else RecoveringChief)(cluster, probe, config, recovery)
+        survivor = survivor_type(options.defect, chief=index == 0)(cluster, probe, config, recovery)
         survivor.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, survivor.seen)
     elif one_client:
@@ -187,7 +191,7 @@ def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
 
     if options.checkpoint_dir:
         return Recovery(Path(options.checkpoint_dir), every=options.checkpoint_every, keep=options.keep)
-    plain = options.quorum or options.compression != "none" or options.replication != "between-graph" or options.defect
+    plain = options.quorum or options.compression != "none" or options.replication != "between-graph"
     if not probe.checkpoints or plain:
         return None
     every = probe.checkpoint_every or options.checkpoint_every

@@ -70,7 +70,7 @@ class RecoveringChief(RecoveringWorker):
 
     def restore(self, looks: list[Look]) -> None:
         """Put the newest checkpoint, or initial values, on every shard; it may take another call until all have it."""
-        cut, probe = self.store.newest(), self.probe
+        cut, probe = self.chosen(), self.probe
         anew = cut is None
         if cut is None:
             if not self.store.empty or any(look.epoch >= 0 for look in looks):
@@ -86,12 +86,20 @@ class RecoveringChief(RecoveringWorker):
             if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
                 return
         self.saved, self.postponed = cut.step, 0
-        probe.epoch = epoch
+        self.announce(epoch)
         if not anew:
-            self._record(cut)  # the chief that wrote it may have died before it could say so
-            probe.restored(cut.name)
-            logging.info("worker:0 restored %s, epoch %d", cut.name, epoch)
+            self.tell(cut)
         self.store.complete(epoch)
+
+    def chosen(self) -> Cut | None:
+        """The checkpoint to restore; None: there is none that is whole."""
+        return self.store.newest()
+
+    def tell(self, cut: Cut) -> None:
+        """Record what was restored."""
+        self._record(cut)  # the chief that wrote it may have died before it could say so
+        self.probe.restored(cut.name)
+        logging.info("worker:0 restored %s, epoch %d", cut.name, self.probe.epoch)
 
     def _initial(self) -> Cut:
         initial = [self.probe.initial(shard.index) for shard in self.shards]

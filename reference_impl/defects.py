@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from . import faulty_clients as clients
 from . import faulty_modes as modes
+from . import faulty_recovery as recovery
 from . import faulty_shards as shards
 from . import faulty_workers as workers
 from . import reorder, samples
+from .chief import RecoveringChief
 from .in_graph import InGraph
 from .model_parallel import ModelParallel
 from .quorum import QuorumWorker
+from .recovery import RecoveringWorker
 from .shard import Shard, ShardConfig
 from .trainer import Worker
 
@@ -62,6 +65,37 @@ CLIENTS: dict[str, type[InGraph]] = {
     "tower-repeats-batch": clients.RepeatsBatch,
     "detached-slice": clients.DetachedSlice,
 }
+
+
+RECOVERING: dict[str, type[RecoveringWorker]] = {
+    "": RecoveringWorker,
+    "second-newest": recovery.SecondNewest,
+    "failed-shard-only": recovery.FailedShardOnly,
+    "no-fence": recovery.NoFence,
+    "silent-rollback": recovery.SilentRollback,
+    "silent-reinit": recovery.SilentReinit,
+    "counter-ahead": recovery.CounterAhead,
+    "no-idempotence": recovery.NoIdempotence,
+    "ack-early": recovery.AckEarly,
+    "restore-on-join": recovery.RestoreOnJoin,
+    "torn-restore": recovery.TornRestore,
+    "cut-in-half": recovery.CutInHalf,
+    "counts-twice": recovery.CountsTwice,
+    "place-lost": recovery.PlaceLost,
+    "samples-repeated": recovery.SamplesRepeated,
+    "samples-skipped": recovery.SamplesSkipped,
+}
+"""Of the chief, where the bug is its own; it has those of all workers, too."""
+
+
+def survivor_type(defect: str, *, chief: bool) -> type[RecoveringWorker]:
+    """The worker that survives, or the chief, with this bug or, without one, healthy."""
+    kind = RECOVERING[defect]
+    if not chief:
+        return RecoveringWorker if issubclass(kind, RecoveringChief) else kind
+    if issubclass(kind, RecoveringChief):
+        return kind
+    return type(f"{kind.__name__}Chief", (kind, RecoveringChief), {}) if defect else RecoveringChief
 
 
 def worker_type(defect: str, config: ShardConfig) -> type[Worker]:

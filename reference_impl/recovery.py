@@ -127,11 +127,16 @@ class RecoveringWorker(Worker):
         """Wait until all shards are in one epoch, and go on from what they have of this worker."""
         looks = self.settle()
         first = self.epoch < 0 and self.probe.incarnation == 0
-        self.epoch = self.probe.epoch = looks[0].epoch
+        self.epoch = looks[0].epoch
+        self.announce(self.epoch)
         self.next = min(look.applied[self.index] for look in looks)
         self._pulled, self._values = [], []
         if not first or self.next or self.epoch:
             self.probe.resume(self.next)
+
+    def announce(self, epoch: int) -> None:
+        """What is recorded from now on belongs to this epoch."""
+        self.probe.epoch = epoch
 
     def settle(self) -> list[Look]:
         """Wait until all shards are in one epoch."""

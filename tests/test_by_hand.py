@@ -108,3 +108,22 @@ def test_bad_cluster_is_one_line(tf_config, says):
     assert done.returncode == 1
     assert done.stderr.startswith(says)
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--defect", "no-fence"], "--defect: no-fence is one of recovery, and needs --checkpoint-dir\n"),
+        (
+            ["--defect", "drop-gradient", "--checkpoint-dir", "{folder}"],
+            "--defect: drop-gradient is none of recovery, and goes without --checkpoint-dir\n",
+        ),
+    ],
+)
+def test_a_defect_of_recovery_goes_with_checkpoints(tmp_path, options, says):
+    cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}"]}
+    env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}}))
+    command = [*COMMAND, *(option.format(folder=tmp_path) for option in options)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines(keepends=True)[-1].startswith(says)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from psconform.reference_impl.defects import WORKERS
+from psconform.reference_impl.defects import RECOVERING, WORKERS
 from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
@@ -25,8 +25,7 @@ def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
         defect=name,
         steps=steps,
         seed=len(name),
-        patience_s=20,
-        **defect.options,
+        **{"patience_s": 20, **defect.options},
     )
     meant = defect.meant_in(update)
     assert meant in run.violated, run.explain()
@@ -89,7 +88,8 @@ def test_one_worker_more_than_840_divides(judge):
 
 
 def test_registry_and_trainer_know_the_same_defects():
-    assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS)) - {""}
+    assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS) | set(RECOVERING)) - {""}
+    assert {name for name, defect in DEFECTS.items() if defect.kill} == set(RECOVERING) - {""}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,16 @@ def test_registry_and_trainer_know_the_same_defects():
         ("clip", {"workload": "ledger"}, "--workload: defect clip needs dense-ledger to show, got 'ledger'"),
         ("drop-gradient", {"workload": "dense-ledger"}, "--workload: defect drop-gradient needs ledger"),
         ("forget-residual", {"workload": "dense-ledger"}, "--compression: defect forget-residual needs topk"),
+        ("no-fence", {}, "--kill: defect no-fence needs it, got 'none'. Give --kill ps:0@30"),
+        ("no-fence", {"kill": "worker:1@30"}, "--kill: defect no-fence needs it, got 'worker:1@30'"),
+        ("place-lost", {"kill": "worker:0@30"}, "--kill: defect place-lost needs it.*Give --kill worker:1@30"),
+        ("ack-early", {"kill": "worker:1@30"}, "--kill: defect ack-early needs it.*worker:1@delivering:30"),
+        ("no-fence", {"kill": "ps:0@30", "restart_after": "never"}, "--restart-after: .* needs a task that comes back"),
+        ("no-fence", {"kill": "ps:0@30", "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
+        ("second-newest", {"kill": "ps:0@5"}, "--checkpoint-every: .* needs a checkpoint before step 5, got 10"),
+        ("drop-gradient", {"kill": "ps:0@30"}, "--kill: defect drop-gradient has no recovery, got 'ps:0@30'"),
+        ("drop-gradient", {"stop": "ps:0@1s..3s"}, "--stop: defect drop-gradient has no recovery"),
+        ("drop-gradient", {"checkpoint_every": 10}, "--checkpoint-every: defect drop-gradient has no recovery, got 10"),
         ("", {"compression": "topk"}, "--compression: needs --workload dense-ledger"),
         ("", {"workload": "dense-ledger", "compression": "zip"}, "no such compression, got 'zip'; valid: none, topk"),
     ],

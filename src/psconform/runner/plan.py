@@ -12,11 +12,13 @@ from ..errors import BadInput
 from ..faults.fault import Fault, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..layout import Layout
+from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
 from ..targets.target import Target
 from ..times import spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
+from .seeded import check_recovery
 from .slow import Spelled, parse_slow
 
 MAX_SEED = 2**31 - 1
@@ -198,7 +200,7 @@ def make_plan(
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
     faults = parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=shape, steps=steps)
-    every = _checked_interval(checkpoint_every, faults, shape, compression=compression)
+    every = _checked_interval(checkpoint_every, faults, shape, compression=compression, defect=defect)
     return Plan(
         target=found,
         layout=shape,
@@ -252,7 +254,9 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
-def _checked_interval(every: int | None, faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> int:
+def _checked_interval(
+    every: int | None, faults: tuple[Fault, ...], layout: Layout, *, compression: str, defect: str
+) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
     if every is not None and (not isinstance(every, int) or not 0 <= every <= MAX_SEED):
         raise BadInput("--checkpoint-every", f"must be between 0 and {MAX_SEED}", value=every)
@@ -267,7 +271,11 @@ def _checked_interval(every: int | None, faults: tuple[Fault, ...], layout: Layo
             raise BadInput(option, problem, value=value)
         if compression != "none":
             raise BadInput(option, "is for --compression none: a residual dies with its worker", value=value)
-    return (CHECKPOINT_EVERY if faults else 0) if every is None else every
+    usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
+    interval = (usual if faults else 0) if every is None else every
+    if defect:
+        check_recovery(defect, faults, interval)
+    return interval
 
 
 def _check_used(workload: str, given: dict[str, Any]) -> None:

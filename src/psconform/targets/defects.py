@@ -19,6 +19,9 @@ class Defect:
     It shows with at least so many ``workers``, ``ps``, ``steps`` of each worker and ``gradients`` of all workers, on
     this ``workload`` and with this ``compression`` and, in ``mode``, these other options
     of ``psconform run``; ``all_reduce``: in a layout without ps.
+
+    One of recovery needs tasks that are killed as in ``kill``, a checkpoint every ``checkpoint_every`` steps (0:
+    whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual time).
     """
 
     title: str
@@ -34,6 +37,9 @@ class Defect:
     meant_async: str = ""
     mode: Mapping[str, Any] = field(default_factory=dict)
     all_reduce: bool = False
+    kill: tuple[str, ...] = ()
+    checkpoint_every: int = 0
+    patience_s: float = 0.0
 
     def meant_in(self, update: str) -> str:
         """The guarantee that must be called violated in this update mode."""
@@ -51,7 +57,9 @@ class Defect:
         text += f", worker x steps>={self.gradients}" if self.gradients > 1 else ""
         text += f", {self.workload}" if self.workload != "ledger" else ""
         text += f", {self.compression}" if self.compression != "none" else ""
-        return text + "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
+        text += "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
+        text += "".join(f", --kill {fault}" for fault in self.kill)
+        return text + (f", --checkpoint-every {self.checkpoint_every}" if self.checkpoint_every else "")
 
     @property
     def concerns(self) -> frozenset[str]:
@@ -61,7 +69,10 @@ class Defect:
     @property
     def options(self) -> dict[str, Any]:
         """What a run must be given for it to show, besides its size."""
-        return {"workload": self.workload, "compression": self.compression, **self.mode}
+        options = {"workload": self.workload, "compression": self.compression, **self.mode}
+        options |= {"kill": list(self.kill)} if self.kill else {}
+        options |= {"checkpoint_every": self.checkpoint_every} if self.checkpoint_every else {}
+        return options | ({"patience_s": self.patience_s} if self.patience_s else {})
 
     @property
     def layout(self) -> str:
@@ -273,5 +284,124 @@ DEFECTS: dict[str, Defect] = {
         workers=2,
         workload="digits",
         mode={"replication": "model-parallel"},
+    ),
+    "second-newest": Defect(
+        "after a ps is lost, the checkpoint before the newest is restored",
+        "R3",
+        steps=20,
+        kill=("ps:0@checkpointing",),
+        checkpoint_every=10,
+    ),
+    "failed-shard-only": Defect(
+        "only the ps that was lost is restored, the others go on from where they are",
+        "R4",
+        ("R6",),
+        ASYNC,
+        ps=2,
+        steps=40,
+        kill=("ps:0@30",),
+    ),
+    "no-fence": Defect(
+        "a push of before a rollback is applied after it: the ps looks neither at its epoch nor at its step",
+        "R6",
+        ("R1", "R2", "S1"),
+        steps=40,
+        kill=("ps:0@30",),
+    ),
+    "silent-rollback": Defect(
+        "after a ps is lost the last checkpoint comes back, and nobody is told: no epoch, no record",
+        "R3",
+        steps=40,
+        kill=("ps:0@30",),
+    ),
+    "silent-reinit": Defect(
+        "after a ps is lost the chief draws initial values anew, and nobody is told",
+        "R3",
+        ("I1",),
+        steps=40,
+        kill=("ps:0@30",),
+    ),
+    "counter-ahead": Defect(
+        "a restored ps counts one gradient of each worker more than its parameters hold",
+        "R1",
+        ("S1", "A5"),
+        steps=40,
+        kill=("ps:0@30",),
+    ),
+    "no-idempotence": Defect(
+        "a ps applies what it has already, and a worker that comes back begins again at its first step",
+        "R2",
+        ("R1", "A5"),
+        ASYNC,
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
+    ),
+    "ack-early": Defect(
+        "a worker records success before it delivers; started again, it goes on after the last that it recorded",
+        "R1",
+        ("S1", "A5"),
+        workers=2,
+        steps=40,
+        kill=("worker:1@delivering:30",),
+    ),
+    "restore-on-join": Defect(
+        "a worker that comes back puts the last checkpoint on every ps, and nobody is told",
+        "R3",
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
+    ),
+    "torn-restore": Defect(
+        "a checkpoint whose last shard is cut short is restored, with zeros for what it lacks",
+        "R4",
+        ("R1", "S1", "S3", "I2", "A5"),
+        steps=20,
+        kill=("ps:0@checkpointing",),
+        checkpoint_every=10,
+    ),
+    "cut-in-half": Defect(
+        "a checkpoint is read shard after shard while pushes go on, and the counters of the first count for all",
+        "R4",
+        ("R1", "R2", "R6"),
+        ASYNC,
+        workers=2,
+        ps=2,
+        steps=50,
+        kill=("ps:0@checkpointing",),
+        checkpoint_every=10,
+    ),
+    "counts-twice": Defect(
+        "the first gradient of a worker that comes back is in its round twice",
+        "S1",
+        ("R1", "R2"),
+        SYNC,
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
+    ),
+    "place-lost": Defect(
+        "the place of a worker that died is never given back: it waits for it for good",
+        "L1",
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
+        patience_s=8.0,
+    ),
+    "samples-repeated": Defect(
+        "a worker that comes back begins at its first sample again",
+        "R5",
+        workload="digits",
+        workers=2,
+        steps=20,
+        kill=("worker:1@10",),
+    ),
+    "samples-skipped": Defect(
+        "a worker that comes back leaves out the samples that it would have used next",
+        "R5",
+        workload="digits",
+        workers=2,
+        steps=30,
+        kill=("worker:1@10",),
     ),
 }

@@ -1,0 +1,304 @@
+"""Workers that come back and break a promise, one subclass each: the healthy ones know nothing of them.
+
+A bug of worker:0 alone is a subclass of `RecoveringChief`; any other one is in all workers, worker:0 among them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from .calls import PATIENCE_S, POLL_S
+from .checkpoint import Cut
+from .chief import RecoveringChief
+from .recoverable import RecoverableShard
+from .recovery import RecoveringWorker, RolledBack
+from .shard import Row, Tensor, tf1
+from .trainer import CALL_TIMEOUT_S, Values
+
+
+class SecondNewest(RecoveringChief):
+    """Restores the checkpoint before the newest."""
+
+    def chosen(self) -> Cut | None:
+        names = self.store.names()
+        return self.store.load(names[1]) if len(names) > 1 else super().chosen()
+
+
+class FailedShardOnly(RecoveringChief):
+    """Gives the lost ps its checkpoint, and the others merely the new epoch."""
+
+    def _build(self) -> None:
+        super()._build()
+        self._raised = tf1.placeholder(tf.float32, [])
+        self._raise = [_raise_epoch(shard, self._raised) for shard in self.shards]
+
+    def _bind(self) -> None:
+        super()._bind()
+        whole = self._run_restore
+        self._run_restore = [self._either(i, run) for i, run in enumerate(whole)]
+        self._run_raise = [self._bound([op], [self._raised]) for op in self._raise]
+
+    def _either(self, i: int, run: Any) -> Any:
+        """The restore of one ps, of its epoch alone if there is something on it."""
+
+        def call(state: Row, *, options: Any) -> Any:
+            epoch = float(state[0, self.shards[i].column])
+            if epoch and self.shards[i].looked(self._run_look(options=options)[i]).epoch >= 0:
+                return self._run_raise[i](epoch, options=options)
+            return run(state, options=options)
+
+        return call
+
+
+def _raise_epoch(shard: RecoverableShard, epoch: Tensor) -> Tensor:
+    def write() -> Tensor:
+        rows, at = shard.state.read_value(), shard.column
+        column = tf.fill([shard.shape[0], 1], epoch)
+        with tf.control_dependencies([shard.state.assign(tf.concat([rows[:, :at], column, rows[:, at + 1 :]], 1))]):
+            return tf.cast(tf.identity(epoch), tf.int32)
+
+    with shard.device():
+        return shard.section.execute(write)
+
+
+class _Twice(RecoveringWorker):
+    """Has a way to apply what was written last once more, past epoch and counters."""
+
+    def _build(self) -> None:
+        super()._build()
+        self._again = [_subtract(shard, x) for shard, x in zip(self.shards, self._x, strict=True)]
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._run_again = self._bound(self._again)
+
+
+def _subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
+    """From all rows: the one that everybody reads, and the one that may be made of it already."""
+    slots = shard.config.slots
+    with shard.device():
+        delta = tf.pad(sent[:slots], [[0, shard.shape[1] - slots]])
+
+        def write() -> Tensor:
+            with tf.control_dependencies([shard.state.assign_sub(tf.stack([delta] * shard.shape[0]))]):
+                return tf.constant(True)
+
+        return shard.section.execute(write)
+
+
+class NoFence(_Twice):
+    """What it had in hand when it was rolled back it delivers first, to servers that take it whatever it is."""
+
+    def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
+        try:
+            return super()._deliver(step, values, gradient)
+        except RolledBack:
+            self.settle()
+            self._written(values, gradient, step, [self.awaits(step)] * len(self.shards))
+            self._ask(self._run_again)
+            raise
+
+
+class _Silent(RecoveringWorker):
+    """Says nothing of epochs and restores."""
+
+    def announce(self, epoch: int) -> None:
+        pass
+
+    def tell(self, cut: Cut) -> None:
+        pass
+
+
+class SilentRollback(_Silent):
+    """Is rolled back to the last checkpoint, and does not say so."""
+
+
+class SilentReinit(_Silent):
+    """The chief knows no checkpoint: it draws initial values anew."""
+
+    def chosen(self) -> Cut | None:
+        if self.store.empty:
+            return None
+        initial = [self.probe.initial(shard.index) for shard in self.shards]
+        return Cut(0, 0, (0,) * self.config.workers, initial)
+
+
+class CounterAhead(RecoveringChief):
+    """Restores counters that are one ahead of the parameters."""
+
+    def chosen(self) -> Cut | None:
+        cut = super().chosen()
+        if cut is None:
+            return None
+        return replace(cut, applied=tuple(min(count + 1, self.config.steps) for count in cut.applied))
+
+
+class _AppliesAll(RecoverableShard):
+    """Takes whatever comes, in turn or not."""
+
+    def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
+        del version
+        return tf.logical_and(step >= 0, applied >= 0)
+
+
+class NoIdempotence(RecoveringWorker):
+    """Started again, it begins at its first step."""
+
+    shard_type = _AppliesAll
+    begun = False
+
+    def join(self) -> None:
+        super().join()
+        if self.probe.incarnation and not self.begun:
+            self.begun, self.next = True, 0
+            self.probe.resume(0)
+
+
+class AckEarly(RecoveringWorker):
+    """Records success first, and in a file of its own how far it has come; that is where it goes on."""
+
+    early = -1  # the step that has been acknowledged and not delivered
+
+    def join(self) -> None:
+        super().join()
+        done = self.recovery.folder / f"acknowledged-{self.index}"
+        if self.early < 0 and self.probe.incarnation and done.exists():
+            for step in range(self.next, int(done.read_text())):  # the servers are to count what it takes for done
+                self._values, versions = self.read(step)
+                self.probe.read(self._values, versions, step=step)
+                super()._deliver(step, self._values, [0.0 * value for value in self._values])
+                self.next = step + 1
+            self.probe.resume(self.next)
+
+    def _take_step(self) -> None:
+        step, probe = self.next, self.probe
+        self.before(step)
+        if self.reads_at(step) or not self._values:
+            for _ in range(probe.reads):
+                self._values, versions = self.read(step)
+                probe.read(self._values, versions, step=step)
+        gradient = self.gradients(step, self._values)
+        probe.push(step)
+        probe.ack(step, "ok")
+        self.early = step
+        (self.recovery.folder / f"acknowledged-{self.index}").write_text(str(step + 1))
+        probe.at("delivering", step)
+        self._deliver(step, self._values, gradient)
+        self.next = step + 1
+
+
+class RestoreOnJoin(_Silent):
+    """A worker that comes back gives every ps the last checkpoint."""
+
+    rolled = False
+
+    def _build(self) -> None:
+        super()._build()
+        self._given = [tf1.placeholder(tf.float32, shard.shape) for shard in self.shards]
+        self._give = [shard.restore(state) for shard, state in zip(self.shards, self._given, strict=True)]
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._run_give = self._bound(self._give, self._given)
+
+    def join(self) -> None:
+        super().join()
+        cut = self.store.newest()
+        if cut is None or self.rolled or not self.index or not self.probe.incarnation:
+            return
+        self.rolled, epoch = True, self.epoch + 1
+        states = [shard.packed(theta, cut.applied, epoch) for shard, theta in zip(self.shards, cut.thetas, strict=True)]
+        self.store.raise_epoch(epoch)
+        self._ask(self._run_give, *states, patience_s=CALL_TIMEOUT_S / 2)
+        self.store.complete(epoch)
+        super().join()
+
+
+class TornRestore(RecoveringChief):
+    """Takes the last shard of a checkpoint for whole, though its file ends after some numbers."""
+
+    left = 4
+
+    def chosen(self) -> Cut | None:
+        cut = super().chosen()
+        if cut is None:
+            return None
+        torn = cut.thetas[-1].copy()
+        torn[self.left :] = 0.0
+        return replace(cut, thetas=[*cut.thetas[:-1], torn])
+
+
+class CutInHalf(RecoveringChief):
+    """Reads shard after shard, with no gate, and takes the counters of the first for those of all."""
+
+    between = 3  # steps of every other worker
+
+    def _cut(self) -> list[Row] | None:
+        before = self._ask(self._run_read)
+        deadline = time.monotonic() + PATIENCE_S
+        while before is not None and time.monotonic() < deadline:
+            then = self._ask(self._run_read)
+            if then is None:
+                return None
+            if self._has_moved(self.shards[0].applied(before[0]), self.shards[-1].applied(then[-1])):
+                return [before[0], *then[1:]]
+            time.sleep(POLL_S)
+        return None
+
+    def _has_moved(self, first: tuple[int, ...], now: tuple[int, ...]) -> bool:
+        others = [worker for worker in range(self.config.workers) if worker != self.index]
+        return all(now[w] >= min(first[w] + self.between, self.config.steps) for w in others)
+
+
+class _Returns(RecoveringWorker):
+    """Knows its first step after it has come back."""
+
+    first = -1
+
+    def join(self) -> None:
+        super().join()
+        if self.probe.incarnation and self.first < 0:
+            self.first = self.next
+
+
+class CountsTwice(_Twice, _Returns):
+    """Sends its first gradient after it has come back once more, to servers that add it again."""
+
+    def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
+        versions = super()._deliver(step, values, gradient)
+        if step == self.first:
+            self._ask(self._run_again)
+            self._pulled = []
+        return versions
+
+
+class PlaceLost(RecoveringWorker):
+    """Started again, it waits for its place, which nobody gives back."""
+
+    def join(self) -> None:
+        while self.probe.incarnation:
+            time.sleep(POLL_S)
+        super().join()
+
+
+class SamplesRepeated(_Returns):
+    """Started again, it begins at its first sample."""
+
+    def gradients(self, step: int, values: Values) -> Values:
+        samples = self.probe.samples(self.used(step) if 0 <= self.first <= step else step)
+        return self.probe.gradients(step, values, samples)
+
+    def used(self, step: int) -> int:
+        """The step whose samples are used."""
+        return step - self.first
+
+
+class SamplesSkipped(SamplesRepeated):
+    """Started again, it takes the samples after those that it would have used next."""
+
+    def used(self, step: int) -> int:
+        return step + 1

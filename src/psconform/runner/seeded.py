@@ -1,0 +1,47 @@
+"""Whether a seeded defect and the faults of a run go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import BadInput
+from ..faults.fault import BEFORE_PUSH, PHASES, Fault, When
+from ..layout import Task
+from ..targets.defects import DEFECTS
+
+
+def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
+    """Raises BadInput if a defect cannot show with these faults, and a checkpoint every so many steps.
+
+    The trainer of a defect that is none of recovery does not recover.
+    """
+    defect = DEFECTS[name]
+    if not defect.kill:
+        if faults:
+            raise BadInput(f"--{faults[0].kind}", f"defect {name} has no recovery", value=str(faults[0]))
+        if every:
+            raise BadInput("--checkpoint-every", f"defect {name} has no recovery", value=every)
+        return
+    for needed in defect.kill:
+        alike = [fault for fault in faults if _serves(fault, needed)]
+        if not alike:
+            given = " ".join(map(str, faults)) or "none"
+            raise BadInput("--kill", f"defect {name} needs it", value=given, hint=f"Give --kill {needed}")
+        if all(fault.restart_after_s is None for fault in alike):
+            raise BadInput("--restart-after", f"defect {name} needs a task that comes back", value="never")
+    if not every:
+        raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
+    latest = max((fault.when.step or 0 for fault in faults if fault.when.phase == BEFORE_PUSH), default=0)
+    if defect.checkpoint_every and 0 < latest <= every:
+        problem = f"defect {name} needs a checkpoint before step {latest}"
+        raise BadInput("--checkpoint-every", problem, value=every)
+
+
+def _serves(fault: Fault, text: str) -> bool:
+    """Whether it can do what a defect needs: of the same job, the chief or not, and at a phase of the defect's own."""
+    name, _, at = text.partition("@")
+    task, phase = Task.parse(name), When.parse(at, place="--kill").phase
+    if fault.kind != "kill" or fault.task.job != task.job:
+        return False
+    same = (fault.task.index == 0) == (task.index == 0) and (phase in PHASES or fault.when.phase == phase)
+    return task.job == "ps" or same
