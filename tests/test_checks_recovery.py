@@ -155,6 +155,7 @@ def test_silent_reset(story):
 def test_a_hang_after_a_fault(story):
     story.step(0, 3)
     story.kill("worker:1", at="after-push:2")
+    story.fault("kill", "worker:1", at="after-push:2", on=False)
     (story.folder / "logs" / "worker-0.log").write_text("one\nwaiting for worker:1\n")
     judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
     assert violated(judged) == {"L1"}
@@ -175,6 +176,7 @@ def test_an_error_that_says_why(tmp_path, claim, found):
     story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness=claim))
     story.step(0, 3)
     story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False)
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
     assert statuses(judged)["L1"] == found  # unknown: the record is incomplete, so nothing is called valid
 

@@ -17,6 +17,13 @@ def no_hang(history: History) -> Verdict:
     """
     if not history.faults:
         return not_judged("needs a fault: --kill or --stop")
+    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in history.faults if not fault.healed]
+    if lasting and history.claims.liveness == "progress":
+        return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
+    return _after_healing(history)
+
+
+def _after_healing(history: History) -> Verdict:
     if history.ended in ("finished", "stalled") and history.failed and history.claims.liveness == "attributed-error":
         silent = [line for line in history.failed if "its log ends" not in line]
         return violated([f"{line}, and its log says nothing" for line in silent]) if silent else valid("by an error")
