@@ -1,4 +1,4 @@
-"""R3, R4, R6, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
+"""R3, R4, R6, R7, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ps_lost(story, **restore):
 def test_a_rollback_as_it_should_be(story):
     judged = ps_lost(story)
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
-    assert {"R1", "R2", "R3", "R4", "R6", "L1"} <= set(statuses(judged))
+    assert {"R1", "R2", "R3", "R4", "R6", "R7", "L1"} <= set(statuses(judged))
     rollback = next(v for v in judged.verdicts if v.guarantee == "R3")
     assert rollback.stats == {"rollbacks": 1, "sent_again": 5}
     assert "fault: kill ps:1 at 5: the process ended by signal 9, then started again" in explain(judged)
@@ -119,6 +119,28 @@ def test_only_the_failed_shard_restored_is_no_fault_of_who_says_so(tmp_path):
     assert "R4" not in statuses(judged)
 
 
+@pytest.mark.parametrize(
+    ("cut", "says"), [(-1, "near its end"), (0, "near its start"), (None, "marks who initialised")]
+)
+def test_a_torn_checkpoint_restored(story, cut, says):
+    story.step(0, 3)
+    story.step(1, 2)
+    story.checkpoint("step-3")
+    theta = story.kept["step-3"][0][1]
+    half = len(theta) // 2
+    lost = {-1: slice(half + 1, None), 0: slice(0, half), None: slice(half, half + 1)}[cut]
+    theta[lost] = 0.0
+    story.step(0, 2)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False, evidence="started again")
+    story.exits.clear()
+    story.restore("step-3")
+    judged = story.finish()
+    assert "R7" in violated(judged)
+    assert says in witness(judged, "R7")[0]
+    assert "read ps:1" in witness(judged, "R7")[0]
+
+
 def test_fence_missing(story):
     """A push of before is applied after the restore: in turn, so that nothing is doubled in the end."""
     story.step(1, 3)
@@ -185,6 +207,7 @@ VIOLATED = {
     "R3": test_restore_of_the_second_newest_checkpoint,
     "R4": test_only_the_failed_shard_restored,
     "R6": test_fence_missing,
+    "R7": test_a_torn_checkpoint_restored,
     "L1": test_a_hang_after_a_fault,
 }
 """Guarantees that only a fault shows, and where each is violated."""

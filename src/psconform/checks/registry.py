@@ -25,6 +25,7 @@ from . import (
     staleness,
     straggler,
     synchronous,
+    torn,
     training,
 )
 
@@ -93,6 +94,7 @@ CHECKS: tuple[Check, ...] = (
     Check("R4", "one cut", recovery.one_cut, "recovery", ("none", "partial"), workloads=COUNTED),
     Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
     Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
+    Check("R7", "torn checkpoint", torn.whole_checkpoint, "recovery", workloads=COUNTED),
     Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, workloads=ALL),
     Check(
         "C1",
@@ -135,7 +137,7 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
-UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "L1", "C3")
+UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "L1", "C3")
 """They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""

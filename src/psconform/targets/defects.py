@@ -354,8 +354,8 @@ DEFECTS: dict[str, Defect] = {
     ),
     "torn-restore": Defect(
         "a checkpoint whose last shard is cut short is restored, with zeros for what it lacks",
-        "R4",
-        ("R1", "S1", "S3", "I2", "A5"),
+        "R7",
+        ("R4", "R1", "S1", "S3", "I2", "A5"),
         steps=20,
         kill=("ps:0@checkpointing",),
         checkpoint_every=10,
