@@ -179,7 +179,7 @@ def test_a_hang_after_a_fault(story):
     story.kill("worker:1", at="after-push:2")
     story.fault("kill", "worker:1", at="after-push:2", on=False)
     (story.folder / "logs" / "worker-0.log").write_text("one\nwaiting for worker:1\n")
-    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    judged = story.end("stalled", "stopped: no task made progress for 60 s")
     assert violated(judged) == {"L1"}
     lines = witness(judged, "L1")
     assert lines[0] == "after kill worker:1 at after-push:2: the process ended by signal 9"
@@ -188,19 +188,32 @@ def test_a_hang_after_a_fault(story):
 
 def test_a_hang_without_a_fault_is_unknown(story):
     story.step(0, 3)
-    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    judged = story.end("stalled", "stopped: no task made progress for 60 s")
     assert set(statuses(judged).values()) == {"unknown"}
     assert "L1" not in statuses(judged)
 
 
-@pytest.mark.parametrize(("claim", "found"), [("progress", "violated"), ("attributed-error", "unknown")])
+@pytest.mark.parametrize(("claim", "found"), [("progress", "violated"), ("attributed-error", "valid")])
 def test_an_error_that_says_why(tmp_path, claim, found):
     story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness=claim))
     story.step(0, 3)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False)
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
-    assert statuses(judged)["L1"] == found  # unknown: the record is incomplete, so nothing is called valid
+    assert statuses(judged)["L1"] == found
+    others = {status for name, status in statuses(judged).items() if name != "L1"}
+    assert others == {"unknown"}  # the record is incomplete
+
+
+def test_an_error_after_a_fault_that_was_not_seen_to_strike_says_nothing(tmp_path):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness="attributed-error"))
+    story.step(0, 3)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False)
+    missing = "fault kill worker:1@9 never struck: training did not get there"
+    judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone", missing)
+    assert statuses(judged)["L1"] == "unknown"
+    assert missing in next(v for v in judged.verdicts if v.guarantee == "L1").reason
 
 
 VIOLATED = {

@@ -117,6 +117,7 @@ class History:
     faults: tuple[Struck, ...] = ()
     ended: str = "finished"  # how the run did, as in the manifest
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
+    unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 
