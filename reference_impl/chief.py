@@ -28,6 +28,7 @@ class RecoveringChief(RecoveringWorker):
     """worker:0."""
 
     saved = -1  # step of the newest checkpoint; -1: not known
+    saved_at = 0.0  # when, on the monotonic clock
     postponed = 0  # no checkpoint before this step
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
@@ -55,7 +56,7 @@ class RecoveringChief(RecoveringWorker):
         if self.saved < 0:
             names = self.store.names()
             newest = self.store.load(names[0]) if names else None
-            self.saved = newest.step if newest is not None else 0
+            self.saved, self.saved_at = newest.step if newest is not None else 0, time.monotonic()
 
     def settle(self) -> list[Look]:
         """Restore until all shards are in one epoch, and open their gates: a chief may have died with them closed."""
@@ -85,7 +86,7 @@ class RecoveringChief(RecoveringWorker):
             # A late one does no harm: it is refused by a shard that is in a later epoch.
             if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
                 return
-        self.saved, self.postponed = cut.step, 0
+        self.saved, self.saved_at, self.postponed = cut.step, time.monotonic(), 0
         self.announce(epoch)
         if not anew:
             self.tell(cut)
@@ -112,8 +113,7 @@ class RecoveringChief(RecoveringWorker):
 
     def before(self, step: int) -> None:
         """Write a checkpoint if one is due."""
-        every = self.recovery.every
-        if step // every <= self.saved // every or step < self.postponed:
+        if not self._is_due(step) or step < self.postponed:
             return
         if self.config.sync:
             # At this version until this worker pushes again: nobody can be past it, so this is a cut.
@@ -122,7 +122,13 @@ class RecoveringChief(RecoveringWorker):
         elif (found := self._cut()) is not None:
             self._save(step, found)
         else:
-            self.postponed = step + max(1, every // 4)
+            self.postponed = step + max(1, self.recovery.every // 4)
+
+    def _is_due(self, step: int) -> bool:
+        every = self.recovery.every
+        if every:
+            return step // every > self.saved // every
+        return step > self.saved and time.monotonic() - self.saved_at >= self.recovery.every_s
 
     def _save(self, step: int, rows: list[Row]) -> None:
         thetas = [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)]
@@ -131,7 +137,7 @@ class RecoveringChief(RecoveringWorker):
         if written is None:
             self.store.save(cut, before_commit=lambda: self.probe.at("checkpointing", step))
         self._record(written or cut)
-        self.saved = step
+        self.saved, self.saved_at = step, time.monotonic()
 
     def _record(self, cut: Cut) -> None:
         """Record a durable checkpoint, unless this process has done so before."""

@@ -103,10 +103,11 @@ def run(
     ] = None,
     restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = "1s",
     checkpoint_every: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of the chief; default 50 with faults, else 0: never.")
+        str | None,
+        typer.Option(metavar="N|TIME", help="Steps of the chief, or 500ms; default 50 with faults, else 0: never."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds without any event after which a run is stopped.")] = 60.0,
+    patience: Annotated[float, typer.Option(help="Seconds without progress after which a run is stopped.")] = 60.0,
     repeat: Annotated[
         int | None, typer.Option(metavar="N", help="Run N times, with the seeds seed, seed + 1, ..., and sum up.")
     ] = None,

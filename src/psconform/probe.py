@@ -276,6 +276,7 @@ class Probe:
             self.slots = self._trained.slots
         self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
         self.checkpoints, self.checkpoint_every = str(spec.get("checkpoints", "")), int(spec.get("checkpoint_every", 0))
+        self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
         # an entry without a task is for whichever worker comes first
         self._strikes = {(s["phase"], s["step"]) for s in spec.get("strikes", ()) if s["task"] in (task, job)}
         self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
