@@ -4,12 +4,17 @@ Restoring begins with a new epoch on disk and goes shard by shard. Until every s
 wait for equal epochs, and a chief that finds an epoch that was not completed restores all shards again, in a new one.
 Initialising is writing checkpoint 0 and then giving it to the servers: so a ps that is lost before the next checkpoint
 gets the same parameters back, and a second chief has nothing to draw.
+
+A checkpoint is read between two steps and written while training goes on: what it costs is mostly the wait for the disk
+(CheckFreq: Mohan et al. 2021). There is one write at a time, and nobody restores before it is over.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import tensorflow as tf
 
@@ -33,6 +38,8 @@ class RecoveringChief(RecoveringWorker):
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.recorded: set[str] = set()
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._writing: tuple[Cut, Future[None]] | None = None
         super().__init__(cluster, probe, config, recovery)
 
     def _build(self) -> None:
@@ -71,6 +78,7 @@ class RecoveringChief(RecoveringWorker):
 
     def restore(self, looks: list[Look]) -> None:
         """Put the newest checkpoint, or initial values, on every shard; it may take another call until all have it."""
+        self._await_write()
         cut, probe = self.chosen(), self.probe
         anew = cut is None
         if cut is None:
@@ -112,7 +120,9 @@ class RecoveringChief(RecoveringWorker):
         return cut
 
     def before(self, step: int) -> None:
-        """Write a checkpoint if one is due."""
+        """Begin a checkpoint if one is due, and record the one before as soon as it is durable."""
+        if self._writing is not None and self._writing[1].done():
+            self._await_write()
         if not self._is_due(step) or step < self.postponed:
             return
         if self.config.sync:
@@ -131,13 +141,24 @@ class RecoveringChief(RecoveringWorker):
         return step > self.saved and time.monotonic() - self.saved_at >= self.recovery.every_s
 
     def _save(self, step: int, rows: list[Row]) -> None:
+        """Begin to write a checkpoint, once the one before is written."""
+        self._await_write()
         thetas = [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)]
         cut = Cut(step, self.epoch, self.shards[0].applied(rows[0]), thetas)
         written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
         if written is None:
-            self.store.save(cut, before_commit=lambda: self.probe.at("checkpointing", step))
-        self._record(written or cut)
+            commits = partial(self.probe.at, "checkpointing", step)
+            self._writing = cut, self._writer.submit(self.store.save, cut, before_commit=commits)
+        else:
+            self._record(written)
         self.saved, self.saved_at = step, time.monotonic()
+
+    def _await_write(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one, and record it; raises what went wrong."""
+        if self._writing is not None:
+            (cut, write), self._writing = self._writing, None
+            write.result()
+            self._record(cut)
 
     def _record(self, cut: Cut) -> None:
         """Record a durable checkpoint, unless this process has done so before."""
@@ -189,6 +210,7 @@ class RecoveringChief(RecoveringWorker):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
                 break
             time.sleep(POLL_S)
+        self._await_write()
         self.say(DONE)
 
     def leave(self) -> None:
