@@ -82,6 +82,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "cut-in-half": recovery.CutInHalf,
     "counts-twice": recovery.CountsTwice,
     "place-lost": recovery.PlaceLost,
+    "joins-blind": recovery.JoinsBlind,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,
 }

@@ -21,14 +21,14 @@ CLAIMS = Claims(read_atomicity="per-shard", recovery="checkpoint", liveness="pro
 
 
 class Story:
-    def __init__(self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS):
+    def __init__(self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS, update="async"):
         self.folder, self.steps = new_folder(folder), steps
         self.manifest = Manifest(
             run="told",
             created="2026-01-01T00:00:00+0000",
             target="told",
             source="tests/stories.py",
-            layout=Layout(ps=ps, workers=workers, update="async"),
+            layout=Layout(ps=ps, workers=workers, update=update),
             claims=claims,
             workload=Workload(steps=steps, unit=UNIT),
             faults=[],

@@ -1,4 +1,4 @@
-"""R3, R4, R6, R7, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
+"""R3, R4, R6, R7, M1, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
 
 from __future__ import annotations
 
@@ -67,6 +67,50 @@ def test_a_worker_that_came_back_as_it_should(story):
     assert sorted(worker.pushes.step.tolist()) == list(range(story.steps))
     assert worker.pushes.attempts.tolist() == [1, 1, 2, *[1] * (story.steps - 3)]
     assert set(worker.reads.life.tolist()) == {0, 1}
+
+
+def joined(story, act):
+    """worker:1 is killed at its step 2, comes back, and does as it is told."""
+    story.step(0, 3)
+    story.step(1, 2)
+    story.kill("worker:1")
+    story.back(1)
+    act(story)
+    return story.finish()
+
+
+def test_a_joiner_that_pushes_before_it_has_read(story):
+    judged = joined(story, lambda story: (story.probes[1].push(2), story.put(0, 1, 2), story.put(1, 1, 2)))
+    assert "M1" in violated(judged)
+    assert witness(judged, "M1") == ("worker:1, started again (1), pushed step 2 before it had read anything",)
+
+
+def test_a_joiner_that_pushes_for_another_step_than_it_has_read(story):
+    def act(story):
+        story.read(1, 1)
+        story.probes[1].push(2)
+        story.put(0, 1, 2), story.put(1, 1, 2)
+
+    judged = joined(story, act)
+    assert "M1" in violated(judged)
+    assert "pushed step 2 first, and had read for step 1" in witness(judged, "M1")[0]
+
+
+@pytest.mark.parametrize(("done", "wrong"), [((2, 2), False), ((3, 2), True)])
+def test_a_joiner_reads_a_complete_round(tmp_path, done, wrong):
+    claims = dataclasses.replace(CLAIMS, barrier="full")
+    story = Story(tmp_path / "run", claims=claims, update="sync")
+    for worker, steps in enumerate(done):
+        story.step(worker, steps)
+    story.kill("worker:1")
+    story.back(1)
+    story.step(1)
+    judged = story.finish()
+    assert ("M1" in violated(judged)) == wrong
+    if wrong:
+        assert "first read ps:0 at step 2 with round 2 half in: without worker:1" in witness(judged, "M1")[0]
+    else:
+        assert statuses(judged)["M1"] == "valid"
 
 
 def test_no_idempotence_on_retry(story):
@@ -221,6 +265,7 @@ VIOLATED = {
     "R4": test_only_the_failed_shard_restored,
     "R6": test_fence_missing,
     "R7": test_a_torn_checkpoint_restored,
+    "M1": test_a_joiner_that_pushes_before_it_has_read,
     "L1": test_a_hang_after_a_fault,
 }
 """Guarantees that only a fault shows, and where each is violated."""

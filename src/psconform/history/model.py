@@ -24,6 +24,15 @@ COUNT_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
+class Join:
+    """A worker that was started again: its first push of that life, and the read before it (-1: none of that life)."""
+
+    life: int
+    step: int
+    read: int
+
+
+@dataclass(frozen=True)
 class Worker:
     """What one worker recorded.
 
@@ -39,6 +48,7 @@ class Worker:
     ended: bool
     boot: str = ""  # of its machine; empty: not known
     residual: Values | None = None
+    joins: tuple[Join, ...] = ()
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
@@ -55,7 +65,8 @@ class Worker:
         """The same worker without the reads that show a NaN or Inf."""
         keep = np.flatnonzero(self.reads.finite)
         last = np.searchsorted(keep, self.pushes.read, side="right") - 1
-        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last))
+        joins = tuple(replace(j, read=int(np.searchsorted(keep, j.read, side="right")) - 1) for j in self.joins)
+        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last), joins=joins)
 
 
 @dataclass(frozen=True)

@@ -388,6 +388,14 @@ DEFECTS: dict[str, Defect] = {
         kill=("worker:1@30",),
         patience_s=8.0,
     ),
+    "joins-blind": Defect(
+        "a worker that comes back pushes its first gradient before it has read anything",
+        "M1",
+        ("S1",),
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
+    ),
     "samples-repeated": Defect(
         "a worker that comes back begins at its first sample again",
         "R5",
