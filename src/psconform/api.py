@@ -110,6 +110,7 @@ def judge(
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
+    poison: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
     checkpoint_every: int | None = None,
     out: str | Path | None = None,
@@ -145,6 +146,7 @@ def judge(
         defect: a seeded defect of the reference trainer.
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
+        poison: workers whose gradient of a step is NaN or Inf: ``"worker:1@20"``, ``"worker:1@20=inf"``.
         restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
         checkpoint_every: steps of the chief between checkpoints; by default 50 with faults, else 0: none.
         out: the run folder, new or empty; by default a temporary one, which is yours to delete.
@@ -183,6 +185,7 @@ def judge(
         defect=defect,
         kill=kill,
         stop=stop,
+        poison=poison,
         restart_after=restart_after,
         checkpoint_every=checkpoint_every,
         patience_s=patience_s,

@@ -126,6 +126,7 @@ def make_plan(
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
+    poison: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
     checkpoint_every: int | None = None,
     patience_s: float = PATIENCE_S,
@@ -199,7 +200,8 @@ def make_plan(
     _check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
-    faults = parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=shape, steps=steps)
+    faults = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
+    _check_poison(faults, shape, compression=compression)
     every = _checked_interval(checkpoint_every, faults, shape, compression=compression, defect=defect)
     return Plan(
         target=found,
@@ -254,10 +256,23 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
+def _check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
+    """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
+    for fault in (fault for fault in faults if not fault.of_process):
+        if layout.all_reduce:
+            raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
+        if layout.replication == "model-parallel":
+            raise BadInput("--poison", "is not for model-parallel: no gradient is one worker's own", value=str(fault))
+        if compression != "none":
+            problem = "is for --compression none: what is not sent of a NaN is sent later"
+            raise BadInput("--poison", problem, value=str(fault))
+
+
 def _checked_interval(
-    every: int | None, faults: tuple[Fault, ...], layout: Layout, *, compression: str, defect: str
+    every: int | None, given: tuple[Fault, ...], layout: Layout, *, compression: str, defect: str
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
+    faults = tuple(fault for fault in given if fault.of_process)
     if every is not None and (not isinstance(every, int) or not 0 <= every <= MAX_SEED):
         raise BadInput("--checkpoint-every", f"must be between 0 and {MAX_SEED}", value=every)
     for present, value in ((faults, str(faults[0]) if faults else ""), (every, every)):
@@ -274,7 +289,7 @@ def _checked_interval(
     usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
     interval = (usual if faults else 0) if every is None else every
     if defect:
-        check_recovery(defect, faults, interval)
+        check_recovery(defect, given, interval)
     return interval
 
 
