@@ -51,7 +51,8 @@ def _reported(history: History, poison: Poisoned) -> tuple[str, bool]:
     if not worker.pushes.refused[row[0]]:
         return "", _ended(history, worker)
     after = worker.pushes.at[worker.pushes.step == poison.step + 2]
-    if after.size and worker.pushes.answered[row[0]] > after[0]:
+    once = worker.pushes.attempts[row[0]] == 1  # what is sent again, after a rollback, is answered again
+    if once and after.size and worker.pushes.answered[row[0]] > after[0]:
         return f"{name}, was acknowledged as failed only after the push of step {poison.step + 2}", True
     return "", True
 
