@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
+from .anomalies import Anomaly
 from .history.manifest import STEPS
 from .report.text import explain, table
 from .runner.execute import Notify
@@ -42,6 +43,11 @@ class Run:
     def violated(self) -> tuple[str, ...]:
         """Names of the guarantees that did not hold."""
         return tuple(v.guarantee for v in self._judged.verdicts if v.status == "violated")
+
+    @property
+    def anomalies(self) -> tuple[Anomaly, ...]:
+        """What went unusually, with which task and since when; changes no verdict."""
+        return self._judged.anomalies
 
     @property
     def valid(self) -> bool:

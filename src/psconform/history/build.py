@@ -100,6 +100,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
         ended=manifest.status,
+        until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=tuple(notes),

@@ -131,6 +131,7 @@ class History:
     faults: tuple[Struck, ...] = ()
     poisons: tuple[Poisoned, ...] = ()  # by worker and step
     ended: str = "finished"  # how the run did, as in the manifest
+    until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
