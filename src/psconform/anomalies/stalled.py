@@ -12,8 +12,11 @@ from .anomaly import Anomaly, one_clock, seconds
 
 FLOOR_S = 2.0
 """Shorter pauses happen: a machine with more tasks than cores has some of half a second and more."""
-TIMES = 20.0
-"""So many times the 95th percentile of all pauses of the run: if the machine is slow, all of them are long."""
+TIMES = 40.0
+"""So many times the 95th percentile of all pauses of the run: if the machine is slow, all of them are long, and what a
+trainer does for the first time (a call that TensorFlow has to prepare) was seen to take 24 times as long."""
+WARM = 10
+"""Steps of a worker that are left out at its start, in which it does everything for the first time."""
 LEAST = 20
 """Pauses; with fewer nobody knows what is usual."""
 READ, PUSH, ACK = range(3)
@@ -44,10 +47,11 @@ class Gap:
 def stalled(history: History) -> list[Anomaly]:
     """Tasks that recorded nothing for more than `FLOOR_S` and `TIMES` the 95th percentile of all pauses of the run.
 
-    Counted from a worker's first acknowledgement (before that, processes start) to its last one (after that, it waits
-    for others), or to the end of the run if it never got through. Where several workers pause together, most wait for
-    one: the one that was computing; or, in sync and bounded staleness, the one that is behind the others. If all wait
-    alike it is a ps (``ps`` where there are several, for workers do not say which one they wait for).
+    Counted from a worker's `WARM`-th acknowledgement (before that, processes start) to its last push (after which
+    nothing is read, so it may be another call than those before, and then it waits for others), or to the end of the
+    run if it never got through. Where several workers pause together, most wait for one: the one that was computing;
+    or, in sync and bounded staleness, the one that is behind the others. If all wait alike it is a ps (``ps`` where
+    there are several, for workers do not say which one they wait for).
 
     Silent where tasks share no clock, and on records with less than `LEAST` pauses. A stall shorter than that, such as
     a SIGSTOP for a second, is not told from a busy machine.
@@ -92,12 +96,12 @@ def _timeline(worker: Worker) -> tuple[Ints, Ints]:
 
 
 def _window(worker: Worker, last: int) -> tuple[int, int]:
-    """From its first answer to its last one, or to the end of the run if it did not get through."""
-    answered = worker.pushes.answered[worker.pushes.answered > 0]
-    if not answered.size:
+    """From its first answers to its last push, or to the end of the run if it did not get through; none: 1, 0."""
+    answered = np.sort(worker.pushes.answered[worker.pushes.answered > 0])
+    if len(answered) < WARM:
         return 1, 0
     through = worker.ended or bool(worker.reads.final.any())
-    return int(answered.min()), int(answered.max()) if through else last
+    return int(answered[WARM - 1]), int(worker.pushes.at.max()) if through else last
 
 
 def _gaps(worker: Worker, times: Ints, places: Ints, least: float) -> list[Gap]:
