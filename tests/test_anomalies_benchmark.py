@@ -46,6 +46,7 @@ def test_each_detector_has_a_cause_that_can_be_run(tmp_path):
         ("slow", [anomaly("straggler", "worker:0")], False),
         ("slow", [], False),
         ("slow", [anomaly("straggler", "worker:1"), anomaly("stalled", "worker:0")], False),
+        ("stop", [anomaly("stalled", "worker:1"), anomaly("straggler", "worker:0")], True),
         ("learning rate", [anomaly("diverging", "worker:2")], True),
         ("", [], True),
         ("", [anomaly("stalled", "worker:0")], False),
