@@ -18,10 +18,10 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from detected import LONGEST, NONE, Result, describe, is_right, page, remarks, rows_of, tables
 from machine import machine, today, versions
@@ -76,6 +76,12 @@ class Case:
     def key(self) -> str:
         """What a result is filed under, besides the code."""
         return key_of(self.defect, self.update, self.seed, self.options)
+
+
+class RunCase(Protocol):
+    """Makes one run, and keeps its folder only if something is wrong with it."""
+
+    def __call__(self, case: Case, *, session: Session, folder: Path) -> Result: ...
 
 
 def key_of(defect: str, update: str, seed: int, options: dict[str, Any]) -> str:
@@ -197,8 +203,29 @@ def pending(cases: list[Case], results: dict[str, Result]) -> Iterator[Case]:
             yield from (case for case in row[slice(*share)] if case.key not in results)
 
 
-def measure(cases: list[Case], *, store: Path, code: str, deadline: float, console: Console) -> list[Result]:
-    """Run what is missing until the deadline or Ctrl-C; returns the results of these cases."""
+def measure(
+    cases: list[Case],
+    *,
+    store: Path,
+    code: str,
+    deadline: float,
+    console: Console,
+    run: RunCase | None = None,
+    right: Callable[[Result], bool] = is_right,
+    say: Callable[[Result], str] = describe,
+) -> list[Result]:
+    """Run what is missing until the deadline or Ctrl-C; returns the results of these cases.
+
+    Args:
+        cases: what to run.
+        store: file of results.
+        code: hash of the code that they are of.
+        deadline: of time.monotonic(): no run is started after it.
+        console: for progress.
+        run: makes one run, by default `run_case`.
+        right: a result is as it should be; any other is told at once.
+        say: one line about a result.
+    """
     results = load(store, code)
     todo = list(pending(cases, results))
     console.print(f"{len(cases)} runs, {len(cases) - len(todo)} of them in {store} (code {code})")
@@ -210,11 +237,11 @@ def measure(cases: list[Case], *, store: Path, code: str, deadline: float, conso
                     console.print("the budget is spent")
                     break
                 folder = base / f"{case.defect or 'healthy'}-{case.update}-{case.seed}-{os.urandom(2).hex()}"
-                result = run_case(case, session=session, folder=folder) | {"code": code, "date": today()}
+                result = (run or run_case)(case, session=session, folder=folder) | {"code": code, "date": today()}
                 append(store, result)
                 results[case.key] = result
-                if not is_right(result) or number % 20 == 0:
-                    console.print(f"{number} of {len(todo)}: {describe(result)}")
+                if not right(result) or number % 20 == 0:
+                    console.print(f"{number} of {len(todo)}: {say(result)}")
     except KeyboardInterrupt:
         console.print("interrupted; what has finished is stored")
     return [results[case.key] for case in cases if case.key in results]

@@ -54,6 +54,8 @@ WORKERS: dict[str, type[Worker]] = {
     "quorum-minus-one": modes.QuorumMinusOne,
     "ssp-off": modes.SspOff,
     "tau-ignored": modes.TauIgnored,
+    "nan-applied": _with_shard(shards.NanApplied),
+    "nan-swallowed": workers.NanSwallowed,
     # bugs of the one client: between-graph, as which a run of theirs is trained for comparison, too, all is well
     "tower-repeats-batch": Worker,
     "detached-slice": Worker,

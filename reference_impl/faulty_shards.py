@@ -148,3 +148,10 @@ class Clip(Shard):
 
     def contribution(self, gradient: Tensor, worker: int, step: Tensor) -> Tensor:
         return tf.clip_by_norm(gradient, self.most * self.weight())
+
+
+class NanApplied(Shard):
+    """Takes a gradient as it comes, finite or not."""
+
+    def sound(self, message: Tensor, worker: int) -> Tensor:
+        return message[: self.shape[1]]

@@ -209,3 +209,11 @@ class ForgetResidual(Worker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.compressor = _Forgetful(len(self.shards), self.config.slots)
+
+
+class NanSwallowed(Worker):
+    """Puts zeros in the place of what is not finite, and tells nobody."""
+
+    def gradients(self, step: int, values: Values) -> Values:
+        found = super().gradients(step, values)
+        return [np.where(np.isfinite(gradient), gradient, np.float32(0)) for gradient in found]

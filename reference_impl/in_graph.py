@@ -94,7 +94,8 @@ class Tower(Worker):
         """Record the acknowledgement that these rows, one per shard, are; in sync the round is then complete."""
         rows = self._pulled = self._settled(rows, self.awaits(step))
         accepted = all(shard.has(row, self.index, step) for shard, row in zip(self.shards, rows, strict=True))
-        self.probe.ack(step, "ok" if accepted else "failed", self._versions(rows))
+        self.refusing = self._refused(rows)
+        self.probe.ack(step, self.outcome(step, accepted), self._versions(rows))
 
     def finish(self) -> None:
         """Wait until all towers are done, and read once more."""

@@ -35,7 +35,7 @@ class QuorumShard(Shard):
         Returns whether it is taken; does not wait for its round.
         """
         with self.device():
-            delta = tf.expand_dims(message[: self.shape[1]], 0)
+            delta = tf.expand_dims(self.sound(message, worker), 0)
             tail = tf.cast(message[self.shape[1] :], tf.int32)
             return self.section.execute(lambda: self._transition(delta, worker, tail, pull=pull))
 
@@ -91,7 +91,7 @@ class QuorumWorker(Worker):
             gradient = self.gradients(step, values)
             probe.push(step)
             accepted, versions = self.push(step, values, gradient)
-            probe.ack(step, "ok" if accepted else "failed", versions)
+            probe.ack(step, self.outcome(step, accepted), versions)
         probe.wait_for_all()
         probe.read(*self.read(config.steps), final=True)
         self.leave()
@@ -111,6 +111,7 @@ class QuorumWorker(Worker):
         at = self.past = self.seen[0]
         accepted = self.offer(values, gradient, at)
         self._pulled = self._settled(self._pulled, at + 1)
+        self.refusing = self._refused(self._pulled)
         return accepted, [at + 1] * len(self.shards)
 
     def offer(self, values: Values, gradient: Values, at: int) -> bool:

@@ -66,7 +66,7 @@ class RecoverableShard(Shard):
         """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there."""
         del pull  # the answer always needs the epoch
         with self.device():
-            delta = tf.expand_dims(message[: self.shape[1]], 0)
+            delta = tf.expand_dims(self.sound(message, worker), 0)
             epoch, step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 3)
             offer, at = tf.concat([epoch, step], 0), until if self.config.aware else None
             reply = self.section.execute(lambda: self._transition(delta, worker, offer, pull=True, at=at))

@@ -183,7 +183,7 @@ class RecoveringWorker(Worker):
         except RolledBack:
             probe.ack(step, "unknown")
             raise
-        probe.ack(step, "ok", versions)
+        probe.ack(step, self.outcome(step, accepted=True), versions)
         self.next = step + 1
 
     def before(self, step: int) -> None:
@@ -193,6 +193,7 @@ class RecoveringWorker(Worker):
         """Parameters and version of each shard, of one epoch; in sync at version ``step``."""
         rows, self._pulled = self._pulled or self.rows(step), []
         self.seen = self._versions(rows)
+        self._refused(rows)
         return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
 
     def rows(self, step: int) -> list[Row]:
@@ -245,7 +246,7 @@ class RecoveringWorker(Worker):
                 if rows is None or not self._complete(rows, self.awaits(step)):
                     rows = self._round(self.awaits(step))
                 if rows is not None:
-                    self._pulled = rows
+                    self._pulled, self.refusing = rows, self._refused(rows)
                     return self._versions(rows)
             elif rows is not None:
                 for i, (shard, row) in enumerate(zip(self.shards, rows, strict=True)):
@@ -253,6 +254,7 @@ class RecoveringWorker(Worker):
                         versions.setdefault(i, shard.version(row))  # of the answer that first said yes
                 if len(versions) == len(self.shards):
                     self._pulled = rows if self.reads_at(step + 1) else []
+                    self.refusing = self._refused(rows)
                     return [versions[i] for i in range(len(self.shards))]
                 waiting.look([shard.applied(row) for shard, row in zip(self.shards, rows, strict=True)])
                 self.refused()

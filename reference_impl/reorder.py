@@ -35,7 +35,7 @@ class _KeepsBack(Shard):
     def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
         del at
         row, kept = tf.unstack(self.state.read_value())
-        first = self._tail()[0]
+        first = self.shape[1] - self.counters
         applied, total = (tf.cast(row[column : column + 1], tf.int32) for column in (first + worker, self.shape[1] - 1))
         theta = (np.arange(self.shape[1]) < self.config.slots).astype(np.float32)
         fresh = tf.cast(self.is_next(applied, total, step), tf.float32)

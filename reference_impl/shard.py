@@ -4,11 +4,15 @@ All state of a ps is **one variable**, and a push changes it with one assignment
 else has a side effect on it. So a push that is cancelled, killed or sent twice is applied wholly or not at all, and a
 read returns one version of parameters and counters together. The variable has rows::
 
-    row = [ theta: slots | padding | applied: one per worker | total ]        float32
+    row = [ theta: slots | padding | refused: one per worker | applied: one per worker | total ]        float32
 
 ``applied[w]`` is the number of gradients accepted from worker w, ``total`` their sum. Everything else follows: the row
 with the highest total is the newest, and the version, the number of updates of theta, is that total (async), or that
 total divided by the gradients of a round (sync). Counters in float32 are exact up to 2**24.
+
+``refused[w]`` counts those of them that were not finite. A NaN or Inf never gets into theta: a gradient of zero is
+applied in its place. It counts as its worker's step all the same, so that nobody waits for a round that would never be
+complete, and the worker reads off the row that answers its push that it was refused. Each ps decides that for itself.
 
 Async has one row, and a push puts another one in its place, made in the memory of its message: so what is being read
 stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what everybody reads; the round that is not
@@ -91,7 +95,9 @@ class Shard:
         self.index, self.config = index, config
         self.counters = config.workers + 1
         # aligned, so that TensorFlow cuts a row out of a message without copying it
-        self.shape = [self.rows(), -(-(config.slots + self.more + self.counters) // ALIGN) * ALIGN]
+        columns = config.slots + config.workers + self.more + self.counters
+        self.shape = [self.rows(), -(-columns // ALIGN) * ALIGN]
+        self.refusals = -(config.workers + self.more + self.counters)  # where these begin, from the end of a row
         with self.device():
             self.state = tf1.get_variable(
                 f"state_{index}",
@@ -166,7 +172,7 @@ class Shard:
         Without ``pull`` (async only) just the counters of that row, those of the moment of this push.
         """
         with self.device():
-            delta = tf.expand_dims(message[: self.shape[1]], 0)
+            delta = tf.expand_dims(self.sound(message, worker), 0)
             step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 2)
             at = until if self.config.aware else None
             reply = self.section.execute(lambda: self._transition(delta, worker, step, pull=pull, at=at))
@@ -175,6 +181,23 @@ class Shard:
             # Not in the critical section: nobody writes to this row before this worker has pushed once more.
             told = self._news(reply, worker, until)
             return self._row(tf.reduce_max(tf.concat([reply, told], 0)))
+
+    def sound(self, message: Tensor, worker: int) -> Tensor:
+        """What a push takes from a row: what was sent, or if that is not finite a gradient of zero, and a mark.
+
+        A NaN or Inf makes a sum that is neither finite, so one pass tells, outside the critical section. Of large
+        numbers the sum may overflow; only then each of them is looked at.
+        """
+        taken = message[: self.shape[1]]
+        blank = np.zeros(self.shape[1] - self.config.slots, np.float32)
+        blank[[self.refusals + worker, worker - self.counters, -1]] = -1.0
+        finite = tf.math.is_finite(tf.reduce_sum(message))
+
+        def look() -> Tensor:
+            well = tf.reduce_all(tf.math.is_finite(message))
+            return tf.cond(well, lambda: taken, lambda: tf.concat([tf.zeros([self.config.slots]), blank], 0))
+
+        return tf.cond(finite, lambda: taken, look)
 
     def read(self, worker: int) -> Tensor:
         """The row to read, one version of it; in sync after the next news, unless version ``until`` is there.
@@ -203,8 +226,8 @@ class Shard:
         return self.state.gather_nd(cells)  # sparse access, like all writing in sync: reads copy, writes do not
 
     def _tail(self) -> tuple[int, int]:
-        """Columns of the counters."""
-        return self.shape[1] - self.counters, self.shape[1]
+        """Columns of all that is counted."""
+        return self.shape[1] + self.refusals, self.shape[1]
 
     def _totals(self) -> Tensor:
         return tf.cast(self._cells([[[r, self.shape[1] - 1]] for r in range(self.shape[0])]), tf.int32)
@@ -213,7 +236,7 @@ class Shard:
         return tf.reduce_max(totals, 0) // self.quorum()  # int32, for TensorFlow divides floats by multiplying
 
     def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
-        first = self._tail()[0]
+        first = self.shape[1] - self.counters
         found = self._cells([[[r, first + c] for r in range(self.shape[0])] for c in (worker, self.config.workers)])
         # The rest without a control dependency on the lock, which would start each constant on a thread of its own.
         with tf.control_dependencies(None):
@@ -305,6 +328,10 @@ class Shard:
     def slowest(self, row: Row) -> int:
         """Gradients accepted from the worker that has the fewest, in a row that was read."""
         return int(row[-self.counters : -1].min())
+
+    def refused(self, row: Row, worker: int) -> int:
+        """Gradients of a worker that were not finite, in a row, or the counters of a row, that was read."""
+        return int(row[self.refusals + worker])
 
     def has(self, row: Row, worker: int, step: int) -> bool:
         """The gradient of this step is in a row, or the counters of a row, that was read."""

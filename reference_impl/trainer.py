@@ -8,6 +8,7 @@ at the end because another has left (and the ps from the workers, for the same r
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,6 +71,8 @@ class Worker:
         self.seen: list[int] = [0] * len(self.shards)  # version of each shard at the last read
         self.compressor = None if config.compression == "none" else TopK(len(self.shards), config.slots)
         self._sent = [shard.blank(self.index) for shard in shards]  # to each, to be filled in step by step
+        self.refusals: list[int] = [0] * len(self.shards)  # gradients of this worker that each shard found not finite
+        self.refusing: list[int] = []  # shards that found the last push not finite
         self._pulled: list[Row] = []  # what came with the answer to the last push, until it is read
 
     def _build(self) -> None:
@@ -134,7 +137,7 @@ class Worker:
                 gradient = self.compressor.compress(gradient)
             probe.push(step)
             accepted, versions = self.push(step, values, gradient)
-            probe.ack(step, "ok" if accepted else "failed", versions)
+            probe.ack(step, self.outcome(step, accepted), versions)
         if self.compressor is not None:
             probe.residual(self.compressor.residual)
         probe.wait_for_all()
@@ -167,6 +170,7 @@ class Worker:
         if self.config.staleness is not None and step < self.config.steps:
             rows = self._close(rows, step - self.config.staleness)
         self.seen = self._versions(rows)
+        self._refused(rows)
         return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
 
     def _close(self, rows: list[Row], least: int) -> list[Row]:
@@ -197,7 +201,26 @@ class Worker:
         else:
             rows = self._run_push(*feeds)
         accepted = all(shard.has(row, self.index, step) for shard, row in zip(self.shards, rows, strict=True))
+        self.refusing = self._refused(rows)
         return accepted, self._versions(rows)
+
+    def _refused(self, rows: list[Row]) -> list[int]:
+        """Shards that have found a gradient of this worker not finite since they were last asked."""
+        before = self.refusals
+        self.refusals = [shard.refused(row, self.index) for shard, row in zip(self.shards, rows, strict=True)]
+        return [i for i, (was, now) in enumerate(zip(before, self.refusals, strict=True)) if now > was]
+
+    def outcome(self, step: int, accepted: bool) -> str:
+        """What to record of the push of ``step``; one that was not finite goes into the log, too.
+
+        Unknown, if only some shards found it so: each decides for itself, and the others have applied their part.
+        """
+        refusing, self.refusing = self.refusing, []
+        if not refusing:
+            return "ok" if accepted else "failed"
+        names = ", ".join(f"ps:{shard}" for shard in refusing)
+        logging.warning("worker:%d: gradient of step %d is not finite, rejected by %s", self.index, step, names)
+        return "failed" if len(refusing) == len(self.shards) else "unknown"
 
     def _written(self, values: Values, gradient: Values, step: int, seconds: Sequence[int]) -> Values:
         """Write what is to be sent, see Shard.write; returns what is to be fed.

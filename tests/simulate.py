@@ -34,6 +34,7 @@ class Trainer:
     names_shards = True
     one_event = False  # a push and its acknowledgement are recorded together
     workload = "ledger"
+    poison: tuple[tuple[int, int, str], ...] = ()  # worker, step and value of gradients that are not finite
     plain: type[Trainer] | None = None  # who trains the plain ledger; None: the same
 
     def __init__(
@@ -147,8 +148,10 @@ class Trainer:
             layout=self.layout,
             claims=claims,
             workload=self._workload(),
+            faults=[f"poison worker:{worker}@{step}={value}" for worker, step, value in self.poison],
         )
         spec = json.loads(write_spec(folder, manifest, wait_s=0.0).read_text())
+        spec["poison"] = [{"task": f"worker:{w}", "step": step, "value": value} for w, step, value in self.poison]
         if self.workload == "digits":
             write_data(folder)
         if not self.trains:

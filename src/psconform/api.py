@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
+from .anomalies import Anomaly
 from .history.manifest import STEPS
 from .report.text import explain, table
 from .runner.execute import Notify
@@ -42,6 +43,11 @@ class Run:
     def violated(self) -> tuple[str, ...]:
         """Names of the guarantees that did not hold."""
         return tuple(v.guarantee for v in self._judged.verdicts if v.status == "violated")
+
+    @property
+    def anomalies(self) -> tuple[Anomaly, ...]:
+        """What went unusually, with which task and since when; changes no verdict."""
+        return self._judged.anomalies
 
     @property
     def valid(self) -> bool:
@@ -110,6 +116,7 @@ def judge(
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
+    poison: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
     checkpoint_every: int | str | None = None,
     out: str | Path | None = None,
@@ -145,6 +152,7 @@ def judge(
         defect: a seeded defect of the reference trainer.
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
+        poison: workers whose gradient of a step is NaN or Inf: ``"worker:1@20"``, ``"worker:1@20=inf"``.
         restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
         checkpoint_every: steps of the chief between checkpoints, or a time such as ``500ms``; by default 50 steps with
             faults, else 0: none.
@@ -184,6 +192,7 @@ def judge(
         defect=defect,
         kill=kill,
         stop=stop,
+        poison=poison,
         restart_after=restart_after,
         checkpoint_every=checkpoint_every,
         patience_s=patience_s,

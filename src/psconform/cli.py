@@ -94,6 +94,10 @@ def run(
         list[str] | None,
         typer.Option(metavar="TASK@FROM..TO", help="SIGSTOP, then SIGCONT: worker:0@10..15 or ps:0@1s..3s."),
     ] = None,
+    poison: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK@STEP", help="A gradient full of NaN, or of Inf: worker:1@20, worker:1@20=inf."),
+    ] = None,
     restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = "1s",
     checkpoint_every: Annotated[
         str | None,
@@ -142,6 +146,7 @@ def run(
         "defect": defect,
         "kill": kill or (),
         "stop": stop or (),
+        "poison": poison or (),
         "restart_after": restart_after,
         "checkpoint_every": checkpoint_every,
         "patience_s": patience,

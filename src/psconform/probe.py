@@ -274,6 +274,9 @@ class Probe:
 
             self._trained = Trained(spec, Path(folder) if folder else None)
             self.slots = self._trained.slots
+        # by step: what its gradient is to be full of
+        self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
+        self._poisoned: set[int] = set()  # steps of which that is recorded
         self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
         self.checkpoints, self.checkpoint_every = str(spec.get("checkpoints", "")), int(spec.get("checkpoint_every", 0))
         self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
@@ -334,12 +337,14 @@ class Probe:
         self._computes(step)
         if self._ledger is None:
             raise ValueError(f"workload {self.workload} has a gradient for each variable: use probe.gradients")
-        return self._padded(self._ledger.gradient(self.index, step))
+        return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
 
     def gradients(
         self, step: int, values: Sequence[Any] | None = None, samples: Sequence[int] | None = None
     ) -> list[Vector]:
         """The gradient of this worker at ``step`` for each variable, float32[slots] each, for any workload.
+
+        One that is not finite, by ``--poison`` or because training has diverged, is recorded as such.
 
         Args:
             step: from 0.
@@ -351,12 +356,13 @@ class Probe:
         """
         self._computes(step)
         if self._ledger is not None:
-            return [self._padded(self._ledger.gradient(self.index, step))] * (len(values) if values is not None else 1)
+            ledger = [self._padded(self._ledger.gradient(self.index, step))]
+            return self._poison(step, ledger) * (len(values) if values is not None else 1)
         used = self.samples(step) if samples is None else samples
         found = self._trained.gradients(self.index, step, values, used)
         if used is not None:
             self._event("samples", step=step, ids=[int(i) for i in used])
-        return found
+        return self._poison(step, found)
 
     def used(self, step: int, samples: Sequence[int] | None) -> None:
         """Record the samples of ``step``, for a trainer that computes the gradient itself, in place of ``gradients``.
@@ -381,6 +387,18 @@ class Probe:
         """Ids of the samples that this worker should use at ``step``; None if this workload has no samples."""
         used = None if self._ledger is not None else self._trained.samples(self.index, step)
         return None if used is None else used.tolist()
+
+    def _poison(self, step: int, gradients: list[Vector]) -> list[Vector]:
+        """These gradients, or what psconform puts in their place; records that, and what is not finite by itself."""
+        if value := self._poisons.get(step, ""):
+            gradients = [np.full_like(gradient, float(value)) for gradient in gradients]
+        elif self._ledger is None:
+            bad = [gradient[~np.isfinite(gradient)] for gradient in gradients]
+            value = "nan" if any(np.isnan(found).any() for found in bad) else "inf" if any(map(len, bad)) else ""
+        if value and step not in self._poisoned:
+            self._poisoned.add(step)
+            self._event("poison", step=step, value=value, **({"seeded": True} if step in self._poisons else {}))
+        return gradients
 
     def _computes(self, step: int) -> None:
         if not 0 <= step < self.steps:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..history.columns import OK
+from ..history.columns import FAILED, OK
 from ..history.model import History, Worker
 from ..models import Batches, Model, Quadratic, join
 from ..trained import batches_of, model_of
@@ -63,6 +63,8 @@ def follows_serial(history: History) -> Verdict:
     """
     if history.claims.reduction == "none":
         return not_judged("needs a claim: reduction is none")
+    if (history.outcomes == FAILED).any():
+        return unknown("a gradient was refused, so its round is none of serial SGD")
     run = training_of(history)
     rounds = history.steps
     path = serial_path(run, run.start, rounds)

@@ -17,8 +17,9 @@ def no_hang(history: History) -> Verdict:
     Assumes: a fault that took effect and was healed; without any, nobody knows whether it is the target that hangs.
     """
     if not history.faults:
-        return not_judged("needs a fault: --kill or --stop")
-    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in history.faults if not fault.healed]
+        return not_judged("needs a fault: --kill, --stop or --poison")
+    healing = [fault for fault in history.faults if fault.kind != "poison"]  # which is one gradient, and over
+    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in healing if not fault.healed]
     if lasting and history.claims.liveness == "progress":
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     return _after_healing(history)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..history.model import History, Worker
+from ..history.model import FAILED, History, Worker
 from ..verdict import Verdict, not_judged, valid, violated
 
 
@@ -36,7 +36,11 @@ def _half_a_round(history: History, worker: Worker, index: int) -> Iterator[str]
     clock = worker.reads.clock[index]
     most = int(clock.max())
     for variable in range(history.variables):
-        behind = [f"worker:{peer}" for peer, count in enumerate(clock[variable].tolist()) if count < most]
+        behind = [
+            f"worker:{peer}"
+            for peer, count in enumerate(clock[variable].tolist())
+            if (history.outcomes[peer, count:most] != FAILED).any()  # what was refused is in no round
+        ]
         if behind:
             yield (
                 f"{worker}, started again, first read {history.variable(variable)} at step {worker.reads.step[index]} "

@@ -55,7 +55,7 @@ def rollback(history: History) -> Verdict:
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
     ``probe.epoch``; of one that does not, a rollback is a silent one.
     """
-    if not history.disturbed:
+    if not history.struck:
         return not_judged("needs a fault: --kill or --stop")
     lines = []
     for back in rollbacks(history):
@@ -142,7 +142,7 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, w
         for peer, holds in enumerate(back.checkpoint.clock[shard]):
             shown = int(worker.reads.clock[index, variable, peer])
             where = f"{history.where(worker, index)} read {history.variable(variable)}"
-            if shown < holds and which == "R4":
+            if shown < history.visible[peer, min(holds, history.steps)] and which == "R4":
                 yield f"{back.text}; {where} with {shown} gradients of worker:{peer}, the checkpoint has {holds}"
             if peer != worker.index or shown <= holds:
                 continue

@@ -26,6 +26,8 @@ def barrier(history: History) -> Verdict:
     worker:1 pushes step 7, the server commits round 7 without waiting for worker:0, worker:1 reads for step 8 and
     lacks worker:0's step 7.
 
+    A gradient that psconform poisoned (``--poison``) and that was not accepted need not be in its round.
+
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
     first: dict[Fault, str] = {}
@@ -67,11 +69,13 @@ def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int
     """(first read, what is wrong, in how many reads), in the order of the reads."""
     reads, due = worker.reads, rounds_due(history, worker)
     found: list[tuple[int, Fault, int]] = []
-    rows = np.argwhere((reads.clock != due[:, None, None]) & (due != NOT_DUE)[:, None, None])
+    least = history.visible.T[np.maximum(due, 0)][:, None, :]  # [R, 1, W]
+    off = (reads.clock < least) | (reads.clock > due[:, None, None])
+    rows = np.argwhere(off & (due != NOT_DUE)[:, None, None])
     if rows.size:
         clock, step = reads.clock[tuple(rows.T)], due[rows[:, 0]]
         lacks = clock < step
-        keys = np.column_stack([lacks, rows[:, 1:], np.where(lacks, clock, step)])
+        keys = np.column_stack([lacks, rows[:, 1:], np.where(lacks, _wanted(history, rows[:, 2], clock), step)])
         faults, index, number = np.unique(keys, axis=0, return_index=True, return_counts=True)
         for fault, at, times in zip(faults.tolist(), rows[index, 0].tolist(), number.tolist(), strict=True):
             found.append((at, ("lacks" if fault[0] else "already has", *fault[1:]), times))
@@ -79,10 +83,21 @@ def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int
         odd = reads.odd
         shown = np.flatnonzero(due[odd.first[row] : odd.end[row]] > odd.step[row])
         word = _off_by(float(odd.head[row]), float(odd.tail[row]))
+        if word == "lacks" and history.excused[odd.peer[row], odd.step[row]]:
+            continue
         if word and shown.size:
             fault = (word, int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row]))
             found.append((int(odd.first[row] + shown[0]), fault, int(shown.size)))
     return sorted(found, key=lambda item: item[0])
+
+
+def _wanted(history: History, peer: Ints, clock: Ints) -> Ints:
+    """By worker and clock: the first step from there on that has to show."""
+    wanted = clock.copy()
+    for worker in np.unique(peer).tolist():
+        mine = peer == worker
+        wanted[mine] = np.searchsorted(history.visible[worker], clock[mine], side="right") - 1
+    return wanted
 
 
 def _due_rows(odd: Odd, due: Ints) -> Ints:

@@ -4,15 +4,66 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import History
-from ..verdict import Verdict, valid, violated
+from ..history.columns import OK
+from ..history.model import History, Poisoned, Worker
+from ..verdict import Verdict, unknown, valid, violated
 
 
 def finite_parameters(history: History) -> Verdict:
-    """C3: no NaN or Inf gets into the parameters.
+    """C3: no NaN or Inf gets into the parameters, and a poisoned gradient is reported within a step.
 
-    Assumes: reads; every value of every read is looked at.
+    Every value of every read is looked at. A gradient that is not finite, by ``--poison`` or because training a model
+    has diverged, is reported if its push is acknowledged as failed, before its worker pushes the step after the next.
+    Acknowledged as ok it was swallowed, if it is not in the parameters: somebody believes that it counts. A trainer
+    may also end with an error that its log tells.
+
+    Assumes: reads; that a gradient comes from the probe, which records one that is not finite.
     """
+    lines = _not_finite(history)
+    told, silent = 0, []
+    for poison in history.poisons:
+        line, reported = _reported(history, poison)
+        told += reported
+        if line:
+            lines.append(line)
+        elif not reported:
+            silent.append(poison)
+    if lines:
+        return violated(lines)
+    if silent:
+        return unknown(f"{_name(history, silent[0])}, was neither accepted nor refused, as far as the record goes")
+    return valid(f"{told} gradient(s) refused" if told else "")
+
+
+def _name(history: History, poison: Poisoned) -> str:
+    return f"{history.gradient(poison.worker, poison.step)}, {poison.value}"
+
+
+def _reported(history: History, poison: Poisoned) -> tuple[str, bool]:
+    """What is wrong with the answer to such a gradient, empty if nothing is; and whether its worker was told."""
+    worker = next(worker for worker in history.workers if worker.index == poison.worker)
+    row = np.flatnonzero(worker.pushes.step == poison.step)[:1]
+    name = _name(history, poison)
+    if not row.size:
+        return "", _ended(history, worker)
+    if worker.pushes.outcome[row[0]] == OK:
+        return f"{name}, was acknowledged as ok: nobody was told", False
+    if not worker.pushes.refused[row[0]]:
+        return "", _ended(history, worker)
+    after = worker.pushes.at[worker.pushes.step == poison.step + 2]
+    once = worker.pushes.attempts[row[0]] == 1  # what is sent again, after a rollback, is answered again
+    if once and after.size and worker.pushes.answered[row[0]] > after[0]:
+        return f"{name}, was acknowledged as failed only after the push of step {poison.step + 2}", True
+    return "", True
+
+
+def _ended(history: History, worker: Worker) -> bool:
+    """The worker has ended with an error, and its log says why."""
+    return any(line.startswith(f"{worker} ") and "its log ends" in line for line in history.failed)
+
+
+def _not_finite(history: History) -> list[str]:
+    """Reads that show a NaN or Inf."""
     lines = []
     for worker in history.workers:
         for index, values in sorted(worker.reads.values.items()):
@@ -39,4 +90,4 @@ def finite_parameters(history: History) -> Verdict:
                 f"{history.where(worker, index)} read {history.variable(variable)} with nonce "
                 f"{reads.nonce[index][variable]}"
             )
-    return violated(lines) if lines else valid()
+    return lines

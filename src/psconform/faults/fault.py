@@ -1,4 +1,4 @@
-"""Faults of processes: immutable values, how the command line spells them, and what they need to strike.
+"""Faults: immutable values, how the command line spells them, and what they need to strike.
 
 A fault strikes a task *when* somebody reaches a step or a phase of a step, or after a time::
 
@@ -9,6 +9,8 @@ A fault strikes a task *when* somebody reaches a step or a phase of a step, or a
     --kill ps:1@1.5s                 after 1.5 s
     --stop worker:0@10..15           SIGSTOP before worker:0 pushes step 10, SIGCONT before anybody pushes step 15
     --stop ps:0@1s..3s               for two seconds
+    --poison worker:1@20             the gradient of worker:1 at step 20 is NaN in every entry
+    --poison worker:1@20=inf         ... Inf
 
 A step is reached when ``probe.push`` is called for it, so a fault strikes between two instructions of the trainer, and
 not about then.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import BadInput
 from ..layout import Layout, Task
@@ -28,6 +30,8 @@ BEFORE_PUSH = "before-push"
 PHASES = (BEFORE_PUSH, "after-push")
 """Phases that the probe says by itself, of each step; a trainer may say others."""
 MAX_S = 3600.0
+POISONS = ("nan", "inf")
+"""What a poisoned gradient is full of."""
 _PHASE = re.compile(r"[a-z][a-z-]{1,40}")
 
 
@@ -66,9 +70,10 @@ class When:
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """A fault of one task's process: ``kill`` (SIGKILL) or ``stop`` (SIGSTOP, SIGCONT at ``until``).
+    """A fault of one task: ``kill`` (SIGKILL), ``stop`` (SIGSTOP, SIGCONT at ``until``) or ``poison``.
 
-    A killed task is started again after ``restart_after_s``; None: never.
+    A killed task is started again after ``restart_after_s``; None: never. A poisoned one is given a gradient full of
+    ``value`` by its probe, which knows that from spec.json: nobody strikes it.
     """
 
     kind: str
@@ -76,9 +81,16 @@ class Fault:
     when: When
     until: When | None = None
     restart_after_s: float | None = None
+    value: str = ""
 
     def __str__(self) -> str:
-        return f"{self.task}@{self.when}" + (f"..{self.until}" if self.until else "")
+        value = "" if self.value in ("", POISONS[0]) else f"={self.value}"
+        return f"{self.task}@{self.when}{value}" + (f"..{self.until}" if self.until else "")
+
+    @property
+    def of_process(self) -> bool:
+        """It strikes a process, which is to survive it; else what that process computes."""
+        return self.kind != "poison"
 
     @property
     def where(self) -> str:
@@ -96,7 +108,13 @@ class Fault:
 
 
 def parse_faults(
-    *, kill: Iterable[str] = (), stop: Iterable[str] = (), restart_after: str | float | None, layout: Layout, steps: int
+    *,
+    kill: Iterable[str] = (),
+    stop: Iterable[str] = (),
+    poison: Iterable[str] = (),
+    restart_after: str | float | None,
+    layout: Layout,
+    steps: int,
 ) -> tuple[Fault, ...]:
     """The faults that these options spell; ``restart_after`` is a time, or ``never``.
 
@@ -110,8 +128,9 @@ def parse_faults(
             raise BadInput("--restart-after", f"must be never, or between 0 and {MAX_S:.0f} s", value=restart_after)
     faults = [_fault("kill", text, layout=layout, steps=steps, again=again) for text in _listed("--kill", kill)]
     faults += [_fault("stop", text, layout=layout, steps=steps, again=None) for text in _listed("--stop", stop)]
+    faults += [_poison(text, layout=layout, steps=steps) for text in _listed("--poison", poison)]
     for number, fault in enumerate(faults):
-        if fault in faults[:number]:
+        if replace(fault, value="") in [replace(other, value="") for other in faults[:number]]:
             raise BadInput(f"--{fault.kind}", "is given twice", value=str(fault))
     return tuple(faults)
 
@@ -127,12 +146,7 @@ def _listed(option: str, texts: Iterable[str]) -> list[str]:
 def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | None) -> Fault:
     place = f"--{kind}"
     example = "ps:0@20, worker:1@after-push:35 or ps:0@2s" if kind == "kill" else "worker:0@10..15 or ps:0@1s..3s"
-    name, at, rest = text.strip().partition("@")
-    if not at or not rest:
-        raise BadInput(place, f"must be TASK@WHEN, such as {example}", value=text)
-    task = Task.parse(name, place=place)
-    if task not in layout.tasks:
-        raise BadInput(place, f"layout {layout.text} has no such task", value=name, choices=map(str, layout.tasks))
+    task, rest = _at(text, place=place, example=example, tasks=layout.tasks, layout=layout)
     first, dots, last = rest.partition("..")
     if bool(dots) != (kind == "stop"):
         raise BadInput(place, f"must be like {example}", value=text)
@@ -146,3 +160,28 @@ def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | N
         if (until.step or 0, until.after_s) <= (when.step or 0, when.after_s):
             raise BadInput(place, "must end after it begins", value=text)
     return Fault(kind, task, when, until, again)
+
+
+def _poison(text: str, *, layout: Layout, steps: int) -> Fault:
+    place, example = "--poison", "worker:1@20 or worker:1@20=inf"
+    task, rest = _at(text, place=place, example=example, tasks=layout.worker_tasks, layout=layout)
+    step, equals, value = rest.partition("=")
+    if not re.fullmatch(r"\d{1,9}", step):
+        raise BadInput(place, f"must be TASK@STEP, such as {example}", value=text)
+    if int(step) >= steps:
+        raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=text)
+    if equals and value not in POISONS:
+        raise BadInput(place, "unknown value", value=value, choices=POISONS)
+    return Fault("poison", task, When(BEFORE_PUSH, int(step)), value=value or POISONS[0])
+
+
+def _at(text: str, *, place: str, example: str, tasks: Iterable[Task], layout: Layout) -> tuple[Task, str]:
+    """The task before the @, one of ``tasks``, and what is behind it; raises BadInput."""
+    name, at, rest = text.strip().partition("@")
+    if not at or not rest:
+        raise BadInput(place, f"must be TASK@WHEN, such as {example}", value=text)
+    task = Task.parse(name, place=place)
+    if task not in tasks:
+        problem = "is for workers" if task in layout.tasks else f"layout {layout.text} has no such task"
+        raise BadInput(place, problem, value=name, choices=map(str, tasks))
+    return task, rest

@@ -15,10 +15,11 @@ from .columns import OUTCOMES
 from .decode import decode_worker
 from .events import AnyEvent, Exit, FaultEvent, Samples
 from .events import Init as InitEvent
+from .events import Poison as PoisonEvent
 from .lives import Life, joined
 from .lives import marks as marks_of
 from .manifest import Manifest
-from .model import History, Init, Mark, Struck, Worker
+from .model import History, Init, Mark, Poisoned, Struck, Worker
 from .reader import EventFile, read_events
 from .scale import rescaled, whole_scale
 
@@ -46,6 +47,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
     marks: list[Mark] = []
+    poisons: dict[tuple[int, int], Poisoned] = {}
     last: dict[Task, AnyEvent] = {}
     for task, paths in sorted(_event_files(folder, manifest).items()):
         lives: list[Life] = []
@@ -66,6 +68,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             if task in manifest.layout.worker_tasks:
                 worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
                 lives.append(Life(worker, len(file.events)))
+                poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
                 if placed is not None and shards not in (None, placed):
                     problem = f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
@@ -95,8 +98,10 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         samples=samples,
         data=_data(folder) if manifest.workload.name == "digits" else None,
         marks=tuple(marks),
-        faults=_faults(own),
+        faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
+        poisons=tuple(poison for _, poison in sorted(poisons.items())),
         ended=manifest.status,
+        until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
         unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
@@ -138,6 +143,21 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
     return tuple(
         Struck(e.fault, Task.parse(e.of), e.at, e.evidence, healed.get((e.fault, e.of, e.at), "")) for e in told if e.on
     )
+
+
+def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:
+    events = file.of(PoisonEvent)
+    for event in events:
+        if event.step >= manifest.workload.steps:
+            raise Malformed(file.path, f"step {event.step} of {manifest.workload.steps}", line=event.seq + 1)
+        if event.seeded and not manifest.faults:
+            raise Malformed(file.path, "is poisoned, and this run had no faults", line=event.seq + 1)
+    return [Poisoned(task.index, e.step, e.value, e.seeded, e.mono_ns) for e in events]
+
+
+def _struck(poison: Poisoned) -> Struck:
+    at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
+    return Struck("poison", Task("worker", poison.worker), at, f"its gradient was {poison.value} in every entry", "")
 
 
 def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]]:

@@ -135,6 +135,7 @@ class Answers:
             last=last[step],
             at=when[np.searchsorted(self.seq, first[step])],
             answered=answered[step],
+            refused=failed[step],
         )
 
     def _versions(self) -> tuple[Ints, Ints]:

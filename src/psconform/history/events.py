@@ -87,6 +87,17 @@ class Samples(Event, tag="samples", frozen=True):
     ids: Annotated[list[Count], Meta(description="positions in the training set")]
 
 
+class Poison(Event, tag="poison", frozen=True):
+    """The gradient that this worker is given for a step is not finite.
+
+    Seeded by ``--poison``, or because training a model has diverged. Before the push of that step.
+    """
+
+    step: Annotated[Count, Meta(description="the worker's step")]
+    value: Annotated[Literal["nan", "inf"], Meta(description="what is in the gradient")]
+    seeded: Annotated[bool, Meta(description="psconform made it so")] = False
+
+
 class Residual(Event, tag="residual", frozen=True):
     """What this worker has not sent in the end: the residual of a compression with error feedback."""
 
@@ -176,6 +187,7 @@ AnyEvent = (
     | Init
     | Read
     | Samples
+    | Poison
     | Residual
     | Push
     | Ack

@@ -111,6 +111,9 @@ def _pushes(workers: Sequence[Worker], read_before: list[int], before: list[int]
         first=lifted["first"][first],
         last=lifted["last"][last],
         at=np.concatenate([p.at for p in lives])[first],
+        refused=np.bincount(step, weights=np.concatenate([p.refused for p in lives]), minlength=steps)[sent].astype(
+            np.int64
+        ),
         answered=np.array([answered[step == s].max() for s in sent.tolist()], np.int64),
     )
 

@@ -92,8 +92,22 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Poisoned:
+    """A worker was given a gradient that is not finite; ``seeded``: by psconform, else training has diverged."""
+
+    worker: int
+    step: int
+    value: str
+    seeded: bool
+    at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True)
 class Struck:
-    """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not)."""
+    """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not).
+
+    A poison is one gradient, there is nothing to heal: its ``healed`` stays empty.
+    """
 
     kind: str
     task: Task
@@ -126,7 +140,9 @@ class History:
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
     marks: tuple[Mark, ...] = ()
     faults: tuple[Struck, ...] = ()
+    poisons: tuple[Poisoned, ...] = ()  # by worker and step
     ended: str = "finished"  # how the run did, as in the manifest
+    until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
     unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
@@ -151,7 +167,13 @@ class History:
     @property
     def disturbed(self) -> bool:
         """A fault struck, or a task came back, or something was rolled back."""
-        return bool(self.faults) or any(mark.kind != "checkpoint" for mark in self.marks)
+        return bool(self.faults) or self.struck
+
+    @property
+    def struck(self) -> bool:
+        """The same of processes: a poisoned gradient alone is none of it."""
+        faults = any(fault.kind != "poison" for fault in self.faults)
+        return faults or any(mark.kind != "checkpoint" for mark in self.marks)
 
     @cached_property
     def finite(self) -> History:
@@ -184,6 +206,24 @@ class History:
         whole = np.zeros((self.layout.workers, 1), np.bool_)
         whole[[worker.index for worker in self.workers if worker.ended]] = True
         return np.asarray((self.outcomes == FAILED) | (whole & (self.outcomes == 0)))
+
+    @cached_property
+    def excused(self) -> Bools:
+        """bool[W, K]: gradients that psconform poisoned and that were not accepted: nothing of them has to show."""
+        excused = np.zeros((self.layout.workers, self.steps), np.bool_)
+        for poison in self.poisons:
+            excused[poison.worker, poison.step] = poison.seeded
+        return excused & ~self.accepted
+
+    @cached_property
+    def visible(self) -> Ints:
+        """int64[W, K + 1]: the clock of a worker in a read that shows its first so many gradients.
+
+        That many, unless the last of them are excused.
+        """
+        steps = np.where(self.excused, 0, np.arange(1, self.steps + 1))
+        first = np.zeros((self.layout.workers, 1), np.int64)
+        return np.asarray(np.maximum.accumulate(np.concatenate([first, steps], axis=1), axis=1))
 
     @cached_property
     def released(self) -> int:

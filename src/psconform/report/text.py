@@ -35,6 +35,9 @@ def table(judged: Judged) -> Text:
     _not_judged(text, judged.verdicts)
     _steps(text, judged.timing)
     _training(text, judged.curves)
+    if judged.anomalies:
+        text.append("\n  Anomalies\n", style="yellow")
+        text.append("".join(f"  {anomaly}\n" for anomaly in judged.anomalies))
     if judged.history.gaps:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:

@@ -73,7 +73,8 @@ def curves_of(history: History) -> Curves | None:
     losses = {}
     for name, by_step in thetas.items():
         known = [step for step in sorted(by_step) if step % max(1, -(-steps // POINTS)) == 0 or step == steps]
-        found = [model.loss(np.asarray(by_step[step], np.float32), x, y) for step in known]
+        with np.errstate(over="ignore", invalid="ignore"):  # of training that diverges
+            found = [model.loss(np.asarray(by_step[step], np.float32), x, y) for step in known]
         losses[name] = np.interp(np.arange(steps + 1), known, found).tolist() if known else []
     accuracy = serial_accuracy = None
     if data is not None and isinstance(model, Classifier):

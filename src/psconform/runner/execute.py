@@ -20,6 +20,7 @@ from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .plan import Plan
+from .poison import never_poisoned
 from .stacks import ask_for_stacks
 from .strikes import Strikes
 
@@ -114,7 +115,8 @@ class _Execution:
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
         self.control = Control()
-        self.strikes = Strikes(self.plan.faults, self.launcher, self.control, self.log, restart=self._launch)
+        of_processes = tuple(fault for fault in self.plan.faults if fault.of_process)
+        self.strikes = Strikes(of_processes, self.launcher, self.control, self.log, restart=self._launch)
 
     def job(self, task: Task) -> Job:
         return self.plan.target.jobs[task.job]
@@ -191,7 +193,7 @@ class _Execution:
             self.reasons.append(str(error))
         self._grown()
         self._notify()
-        self.reasons += self.strikes.missing()
+        self.reasons += [*self.strikes.missing(), *never_poisoned(self.plan.faults, self.folder)]
         self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)

@@ -69,8 +69,10 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
-    if faults or manifest.checkpoint_every or manifest.checkpoint_seconds:
-        spec["strikes"] = [strike for fault in faults for strike in fault.strikes]
+    if poisons := [fault for fault in faults if not fault.of_process]:
+        spec["poison"] = [{"task": str(f.task), "step": f.when.step, "value": f.value} for f in poisons]
+    if any(fault.of_process for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
+        spec["strikes"] = [strike for fault in faults if fault.of_process for strike in fault.strikes]
         spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()

@@ -128,6 +128,7 @@ def make_plan(
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
+    poison: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
     checkpoint_every: int | str | None = None,
     patience_s: float = PATIENCE_S,
@@ -201,7 +202,8 @@ def make_plan(
     _check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
-    faults = parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=shape, steps=steps)
+    faults = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
+    _check_poison(faults, shape, compression=compression)
     every, seconds = _interval(checkpoint_every)
     interval = _checked_interval(every, seconds, faults, shape, compression=compression, defect=defect)
     return Plan(
@@ -258,6 +260,18 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
+def _check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
+    """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
+    for fault in (fault for fault in faults if not fault.of_process):
+        if layout.all_reduce:
+            raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
+        if layout.replication == "model-parallel":
+            raise BadInput("--poison", "is not for model-parallel: no gradient is one worker's own", value=str(fault))
+        if compression != "none":
+            problem = "is for --compression none: what is not sent of a NaN is sent later"
+            raise BadInput("--poison", problem, value=str(fault))
+
+
 def _interval(every: int | str | None) -> tuple[int | None, float]:
     """(steps, seconds) between checkpoints, of which one is 0; None: not said. Raises BadInput."""
     place, given = "--checkpoint-every", every
@@ -276,13 +290,14 @@ def _interval(every: int | str | None) -> tuple[int | None, float]:
 def _checked_interval(
     every: int | None,
     seconds: float,
-    faults: tuple[Fault, ...],
+    given: tuple[Fault, ...],
     layout: Layout,
     *,
     compression: str,
     defect: str,
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
+    faults = tuple(fault for fault in given if fault.of_process)
     for present, value in ((faults, str(faults[0]) if faults else ""), (every or seconds, every or spell(seconds))):
         option = f"--{faults[0].kind}" if present is faults and faults else "--checkpoint-every"
         if not present:
@@ -297,7 +312,7 @@ def _checked_interval(
     usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
     interval = (usual if faults else 0) if every is None else every
     if defect:
-        check_recovery(defect, faults, interval)
+        check_recovery(defect, given, interval)
     return interval
 
 

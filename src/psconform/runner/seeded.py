@@ -16,6 +16,12 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     The trainer of a defect that is none of recovery does not recover.
     """
     defect = DEFECTS[name]
+    poisons = [fault for fault in faults if not fault.of_process]
+    if poisons and not defect.poison:
+        raise BadInput("--poison", f"defect {name} is not about it", value=str(poisons[0]))
+    if defect.poison and not poisons:
+        raise BadInput("--poison", f"defect {name} needs it", value="none", hint=f"Give --poison {defect.poison[0]}")
+    faults = [fault for fault in faults if fault.of_process]
     if not defect.kill:
         if faults:
             raise BadInput(f"--{faults[0].kind}", f"defect {name} has no recovery", value=str(faults[0]))

@@ -82,7 +82,7 @@ class Session:
             return
         layout = dataclasses.replace(plan.layout, replication="between-graph")
         self.clusters += 1
-        execute(plan, launcher, folder=plan.out / TWIN, layout=layout, workload=workload)
+        execute(_calm(plan), launcher, folder=plan.out / TWIN, layout=layout, workload=workload)
 
     def _unit(self, plan: Plan, launcher: LocalLauncher) -> float:
         if plan.target.unit is not None:

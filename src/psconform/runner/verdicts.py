@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..anomalies import Anomaly, find_anomalies
 from ..checks import CHECKS, judge_history
 from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
@@ -26,6 +27,7 @@ class Judged:
     verdicts: tuple[Verdict, ...]
     timing: Timing
     curves: Curves | None = None
+    anomalies: tuple[Anomaly, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -51,6 +53,7 @@ class Judged:
             "times_s": self.manifest.times_s,
             "timing": self.timing.as_dict(),
             **({"training": self.curves.summary} if self.curves is not None else {}),
+            "anomalies": [dataclasses.asdict(anomaly) for anomaly in self.anomalies],
             "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
             "exit_code": self.exit_code,
             "repeat": self.manifest.repeat,
@@ -70,7 +73,11 @@ def judge_folder(folder: Path) -> Judged:
         history = dataclasses.replace(history, plain=_plain(folder / PLAIN))
     if manifest.layout.replication != "between-graph" and not manifest.workload.is_ledger:
         history = dataclasses.replace(history, twin=_twin(folder / TWIN, manifest))
-    return Judged(folder, manifest, history, tuple(judge_history(history)), timing_of(history), _curves(history))
+    curves = _curves(history)
+    anomalies = find_anomalies(history, curves.losses if curves is not None else None)
+    return Judged(
+        folder, manifest, history, tuple(judge_history(history)), timing_of(history), curves=curves, anomalies=anomalies
+    )
 
 
 def _plain(folder: Path) -> str | None:

@@ -1,0 +1,85 @@
+"""What a seeded defect is: what it needs to show, and which checks it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..layout import NAMED, Layout
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One deliberate bug.
+
+    ``meant`` is the guarantee whose check must call it violated (``meant_async`` in async, if that is another one);
+    ``also`` are the others whose own definition it breaks. No other check may call it violated.
+
+    It shows with at least so many ``workers``, ``ps``, ``steps`` of each worker and ``gradients`` of all workers, on
+    this ``workload`` and with this ``compression`` and, in ``mode``, these other options
+    of ``psconform run``; ``all_reduce``: in a layout without ps.
+
+    One of recovery needs tasks that are killed as in ``kill``, a checkpoint every ``checkpoint_every`` steps (0:
+    whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual time). One of NaN needs a gradient
+    that is poisoned, as in ``poison``.
+    """
+
+    title: str
+    meant: str
+    also: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ("sync", "async")
+    workers: int = 1
+    ps: int = 1
+    steps: int = 1
+    gradients: int = 1
+    workload: str = "ledger"
+    compression: str = "none"
+    meant_async: str = ""
+    mode: Mapping[str, Any] = field(default_factory=dict)
+    all_reduce: bool = False
+    kill: tuple[str, ...] = ()
+    poison: tuple[str, ...] = ()
+    checkpoint_every: int = 0
+    patience_s: float = 0.0
+
+    def meant_in(self, update: str) -> str:
+        """The guarantee that must be called violated in this update mode."""
+        return self.meant_async if self.meant_async and update == "async" else self.meant
+
+    @property
+    def found_by(self) -> str:
+        """The check that must find it, in words."""
+        return self.meant + (f" ({self.meant_async} in async)" if self.meant_async else "")
+
+    @property
+    def needs(self) -> str:
+        """What it takes to show it, in words."""
+        text = f"{' or '.join(self.updates)}, ps{'=0' if self.all_reduce else f'>={self.ps}'}, worker>={self.workers}"
+        text += f", worker x steps>={self.gradients}" if self.gradients > 1 else ""
+        text += f", {self.workload}" if self.workload != "ledger" else ""
+        text += f", {self.compression}" if self.compression != "none" else ""
+        text += "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
+        text += "".join(f", --kill {fault}" for fault in self.kill)
+        text += "".join(f", --poison {fault}" for fault in self.poison)
+        return text + (f", --checkpoint-every {self.checkpoint_every}" if self.checkpoint_every else "")
+
+    @property
+    def concerns(self) -> frozenset[str]:
+        """All guarantees that may be called violated."""
+        return frozenset(filter(None, (self.meant, self.meant_async, *self.also)))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a run must be given for it to show, besides its size."""
+        options = {"workload": self.workload, "compression": self.compression, **self.mode}
+        options |= {"kill": list(self.kill)} if self.kill else {}
+        options |= {"poison": list(self.poison)} if self.poison else {}
+        options |= {"checkpoint_every": self.checkpoint_every} if self.checkpoint_every else {}
+        return options | ({"patience_s": self.patience_s} if self.patience_s else {})
+
+    @property
+    def layout(self) -> str:
+        """The default layout, or as much more than it as this takes."""
+        usual = Layout.parse(NAMED["all-reduce" if self.all_reduce else "default"])
+        return Layout(ps=max(usual.ps, self.ps), workers=max(usual.workers, self.workers)).text
