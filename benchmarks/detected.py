@@ -188,7 +188,7 @@ def _of_recoveries(rows: list[Row]) -> str:
     several = sum(len(result["options"]["kill"]) > 1 for row in rows if not row.defect for result in row.results)
     counts = ", ".join(f"{kind} {count} times" for kind, count in kinds.most_common()) or "none"
     return (
-        f"Defects run on {Layout.parse(NAMED['default']).text} for {STEPS} steps and are shown by a kill "
+        f"Defects run on {Layout.parse(NAMED['default']).text} for {STEPS} steps and are shown by a fault "
         "([which](checks.md#seeded-defects)). The healthy trainer runs on drawn layouts (1 to 3 ps, 2 to 4 workers), "
         f"at most 40 steps, a checkpoint every 3 to 15, workloads {_kinds(rows)}; one task or two ({several} times) "
         f"are killed, at a drawn step, before a push or after its answer, or while the chief initialises or writes a "

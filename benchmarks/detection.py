@@ -1,7 +1,7 @@
 """How surely psconform finds bugs, and how rarely it cries wolf: every seeded defect, and the healthy trainer.
 
 ``python benchmarks/detection.py`` runs real clusters and prints two tables; ``--write docs/detection.md`` writes them.
-``--recovery`` does it for those defects that need a kill, and for healthy clusters whose tasks are killed.
+``--recovery`` does it for those defects that need a fault, and for healthy clusters whose tasks are killed.
 It resumes: results are lines of a file, and those of the same code are counted instead of being run again. Exit code 1
 if a defect was found in fewer than 19 of 20 runs or anybody was accused for nothing, 2 if runs are missing (--budget,
 Ctrl-C), else 0.
@@ -251,7 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing, print the tables; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each defect and mode (default {RUNS})")
-    parser.add_argument("--recovery", action="store_true", help="kill tasks: defects of recovery, healthy recoveries")
+    parser.add_argument("--recovery", action="store_true", help="defects that need a fault, healthy recoveries")
     usual = f"(default {HEALTHY}, {HEALTHY_RECOVERIES} with --recovery)"
     parser.add_argument("--healthy", type=int, default=None, help=f"runs without defect {usual}")
     parser.add_argument("--only", metavar="DEFECT", choices=DEFECTS, help="this defect, and no healthy runs")
@@ -263,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.healthy = HEALTHY_RECOVERIES if options.recovery else HEALTHY
     if options.runs < 0 or options.healthy < 0:
         parser.error("--runs and --healthy must not be negative")
-    names = [name for name, defect in DEFECTS.items() if bool(defect.kill) is options.recovery]
+    names = [name for name, defect in DEFECTS.items() if bool(defect.kill or defect.poison) is options.recovery]
     names = [options.only] if options.only else names
     cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
     if not options.only:

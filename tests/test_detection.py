@@ -134,7 +134,10 @@ def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster,
     cluster.registry(DEFECTS)
     assert cluster.call(*option, "--runs", "3", "--healthy", "8", "--write", str(page)) == 0
     places = [
-        (n, update) for n, defect in DEFECTS.items() for update in defect.updates if bool(defect.kill) == bool(option)
+        (n, update)
+        for n, defect in DEFECTS.items()
+        for update in defect.updates
+        if bool(defect.kill or defect.poison) == bool(option)
     ]
     assert len(cluster.calls) == 3 * len(places) + 8
     text = page.read_text(encoding="utf-8")
@@ -149,7 +152,7 @@ def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster,
     assert {call["update"] for call in healthy} == {"sync", "async"}
     assert len({call["layout"] for call in healthy}) > 2
     assert len({json.dumps(call, sort_keys=True) for call in cluster.calls}) == len(cluster.calls)
-    assert all(bool(call.get("kill")) == bool(option) for call in cluster.calls)
+    assert all(bool(call.get("kill") or call.get("poison")) == bool(option) for call in cluster.calls)
 
 
 def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_path):
