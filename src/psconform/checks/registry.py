@@ -22,6 +22,7 @@ from . import (
     recovery,
     replicas,
     replication,
+    serial,
     staleness,
     straggler,
     synchronous,
@@ -97,7 +98,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "C1",
         "serial SGD",
-        convergence.follows_serial,
+        serial.follows_serial,
         "barrier",
         ("none", "r-of-n"),
         SYNC,
@@ -135,7 +136,7 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
-UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "L1", "C3")
+UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "L1", "C1", "C3")
 """They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
