@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import faulty_clients as clients
 from . import faulty_modes as modes
+from . import faulty_optimizers as optimizers
 from . import faulty_recovery as recovery
 from . import faulty_shards as shards
 from . import faulty_workers as workers
@@ -85,6 +86,9 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "place-lost": recovery.PlaceLost,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,
+    "adam-slots-lost": optimizers.MomentsLost,
+    "momentum-lost": optimizers.MomentsLost,
+    "schedule-restarts": optimizers.ScheduleRestarts,
 }
 """Of the chief, where the bug is its own; it has those of all workers, too."""
 

@@ -97,8 +97,9 @@ def rounds_of(run: Training, worker: Worker) -> Iterator[tuple[int, int]]:
 class Step:
     """A read and the serial step to it from what its worker had read before.
 
-    ``off`` is how far it is from that, as a share of the parameters' norm; ``wrong``: more than rounding explains, that
-    is more than ``allowed``. Both are zero of a read with none before it.
+    ``off`` is how far it is from that, as a share of the parameters' norm, zero of a read with none before it;
+    ``wrong``: more than rounding explains, that is more than ``allowed``. ``moments`` are those of this round,
+    [moments, size]; None: not known.
     """
 
     index: int
@@ -106,6 +107,7 @@ class Step:
     theta: Path
     off: float = 0.0
     allowed: float = STEP_ERROR
+    moments: Path | None = None
 
     @property
     def wrong(self) -> bool:
@@ -129,12 +131,12 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
         before, late, kept = thetas.get(step - 1), thetas.get(max(0, step - 1 - delay)), moments.get(step - 1)
         if step == 0:
             start = run.start
-            yield Step(index, step, theta, relative(theta - start, start), STEP_ERROR)
+            yield Step(index, step, theta, relative(theta - start, start), STEP_ERROR, moments[0])
         elif before is None or late is None or kept is None:
             moments.pop(step, None)
             if rule.optimizer == "sgd":
                 moments[step] = moments[0]
-            yield Step(index, step, theta)
+            yield Step(index, step, theta, moments=moments.get(step))
         else:
             if step not in expected:
                 gradient = run.gradient(late, step - 1)
@@ -143,7 +145,7 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
             off, allowed = relative(theta - expected[step][0], before), STEP_ERROR
             if off > STEP_ERROR:
                 allowed += GRADIENT_ERRORS * _noise(run, expected[step][1], late, kept, step - 1) / _norm(before)
-            yield Step(index, step, theta, off, allowed)
+            yield Step(index, step, theta, off, allowed, moments[step])
         thetas[step] = theta
         expected.pop(step + 1, None)
 
