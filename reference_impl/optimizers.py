@@ -76,7 +76,8 @@ class Optimizing(Shard):
 
     def updates(self, row: Tensor) -> Tensor:
         """The number of updates that a row, [1, columns], has had, int32."""
-        return tf.cast(row[0, -1], tf.int32) // self.quorum()
+        total = tf.cast(row[0, -1], tf.int32)
+        return total // self.quorum() if self.config.sync else total
 
     def change(self, gradient: Tensor, moments: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
         """What an update takes from the parameters, [1, slots], and the moments after it, [moments, slots].
