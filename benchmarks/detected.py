@@ -143,26 +143,25 @@ def remarks(rows: list[Row], *, asked: int) -> list[str]:
     return lines + ([f"incomplete: {done} of {asked} runs"] if done < asked else [])
 
 
-def page(rows: list[Row], *, asked: int, where: str, command: str) -> str:
-    """docs/detection.md."""
+def page(rows: list[Row], *, asked: int, where: str, command: str, recovery: bool = False) -> str:
+    """docs/detection.md, or docs/detection-recovery.md."""
     total = sum(len(row.results) for row in rows)
     slowest = max((second for row in rows for second in row.seconds), default=0.0)
-    lines = ["<!-- written by benchmarks/detection.py --write -->\n", "# How surely bugs are found\n"]
+    title = "# How surely bugs of recovery are found" if recovery else "# How surely bugs are found"
+    lines = ["<!-- written by benchmarks/detection.py --write -->\n", f"{title}\n"]
     lines.append(
         paragraph(
             "A verdict is worth what its errors are rare: bugs that are missed, and healthy trainers that are accused.",
             f"This page counts both on {total} real TensorFlow clusters of the reference trainer, with and without its",
-            "[seeded defects](checks.md#seeded-defects).",
+            "[seeded defects](checks.md#seeded-defects)" + (" of recovery." if recovery else "."),
+            "" if recovery else "Those that take a task that is killed are in [another table](detection-recovery.md).",
         )
     )
     lines.append(
         paragraph(
             "*Found* means that the check meant for the defect says violated; *accused otherwise* counts runs in which",
-            "a check says so whose guarantee the defect does not break (must be 0). Defects run on",
-            f"{Layout.parse(NAMED['default']).text} for {STEPS} steps, or what they need beyond it, with the seeds",
-            "0, 1, ..., which decide what is struck. The healthy trainer runs on drawn layouts (1 to 3 ps, 1 to 4",
-            f"workers), 2 to {LONGEST} steps, reductions, 1 to 3 reads before a gradient and, in async, reads",
-            f"every 1 to 5 steps, on drawn workloads and in drawn modes: {_kinds(rows)}.",
+            "a check says so whose guarantee the defect does not break (must be 0).",
+            _of_recoveries(rows) if recovery else _of_good_days(rows),
             "Bounds are one-sided and exact (Clopper and Pearson); for 0 of n, 1 - 0.05^(1/n).",
         )
     )
@@ -172,6 +171,29 @@ def page(rows: list[Row], *, asked: int, where: str, command: str) -> str:
         lines += ["To be looked at:\n", *(f"* {line}" for line in noted), ""]
     lines += [paragraph(where), "```sh", command, "```"]
     return "\n".join(lines) + "\n"
+
+
+def _of_good_days(rows: list[Row]) -> str:
+    return (
+        f"Defects run on {Layout.parse(NAMED['default']).text} for {STEPS} steps, or what they need beyond it, with "
+        "the seeds 0, 1, ..., which decide what is struck. The healthy trainer runs on drawn layouts (1 to 3 ps, 1 to "
+        f"4 workers), 2 to {LONGEST} steps, reductions, 1 to 3 reads before a gradient and, in async, reads every 1 to "
+        f"5 steps, on drawn workloads and in drawn modes: {_kinds(rows)}."
+    )
+
+
+def _of_recoveries(rows: list[Row]) -> str:
+    struck = [task for row in rows if not row.defect for result in row.results for task in result["options"]["kill"]]
+    kinds = Counter("the chief" if task.startswith("worker:0@") else task.partition(":")[0] for task in struck)
+    several = sum(len(result["options"]["kill"]) > 1 for row in rows if not row.defect for result in row.results)
+    counts = ", ".join(f"{kind} {count} times" for kind, count in kinds.most_common()) or "none"
+    return (
+        f"Defects run on {Layout.parse(NAMED['default']).text} for {STEPS} steps and are shown by a kill "
+        "([which](checks.md#seeded-defects)). The healthy trainer runs on drawn layouts (1 to 3 ps, 2 to 4 workers), "
+        f"at most 40 steps, a checkpoint every 3 to 15, workloads {_kinds(rows)}; one task or two ({several} times) "
+        f"are killed, at a drawn step, before a push or after its answer, or while the chief initialises or writes a "
+        f"checkpoint, and started again at once: {counts}."
+    )
 
 
 def _kinds(rows: list[Row]) -> str:

@@ -1,6 +1,7 @@
 """How surely psconform finds bugs, and how rarely it cries wolf: every seeded defect, and the healthy trainer.
 
 ``python benchmarks/detection.py`` runs real clusters and prints two tables; ``--write docs/detection.md`` writes them.
+``--recovery`` does it for those defects that need a kill, and for healthy clusters whose tasks are killed.
 It resumes: results are lines of a file, and those of the same code are counted instead of being run again. Exit code 1
 if a defect was found in fewer than 19 of 20 runs or anybody was accused for nothing, 2 if runs are missing (--budget,
 Ctrl-C), else 0.
@@ -32,11 +33,11 @@ from psconform.history.manifest import STEPS
 from psconform.layout import Layout
 from psconform.runner.draw import drawn
 from psconform.runner.session import Session
-from psconform.targets.defects import DEFECTS
+from psconform.targets.defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).parent / ".detection" / "results.jsonl"
-RUNS, HEALTHY = 20, 300
+RUNS, HEALTHY, HEALTHY_RECOVERIES = 20, 300, 200
 NO_INFLUENCE = ("report", "cli.py", "plugin.py", "doctor.py")
 """In src/psconform: what cannot change a verdict."""
 _OFTEN: tuple[dict[str, Any], ...] = ({},) * 4 + (
@@ -59,6 +60,7 @@ KINDS: dict[str, tuple[dict[str, Any], ...]] = {
     "async": (*_OFTEN, {"staleness": 2}, {"rate": "staleness-aware"}),
 }
 """What the healthy trainer runs, each as often: workloads and modes."""
+KILLED_STEPS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,25 @@ def healthy_cases(runs: int) -> list[Case]:
             kind = {**kind, "local_steps": generator.randint(2, 9)}
             reduction = "mean"
         cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": reduction, **kind}))
+    return cases
+
+
+def healthy_recoveries(runs: int) -> list[Case]:
+    """Runs of the healthy trainer in which up to two tasks are killed, at a step, or while the chief does something."""
+    cases = []
+    for seed in range(runs):
+        generator = random.Random(f"killed:{seed}")
+        update = ("sync", "async")[seed % 2]
+        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", workers=2, steps=20))
+        kill = []
+        for task in generator.sample(Layout.parse(options["layout"]).tasks, generator.randint(1, 2)):
+            places = [f"{phase}{generator.randrange(options['steps'])}" for phase in ("", "after-push:")]
+            # the chief says these: whoever else dies then dies while it waits for the chief, or the chief for it
+            places += ["initialising", "checkpointing"] if task.job == "ps" or task.index == 0 else []
+            kill.append(f"{task}@{generator.choice(places)}")
+        options |= {"kill": kill, "restart_after": 0.0, "checkpoint_every": generator.randint(3, 15)}
+        options |= {"workload": generator.choice(("ledger", "ledger", "digits")), "read_every": 1}
+        cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": "mean"}))
     return cases
 
 
@@ -203,17 +224,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing, print the tables; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each defect and mode (default {RUNS})")
-    parser.add_argument("--healthy", type=int, default=HEALTHY, help=f"runs without defect (default {HEALTHY})")
+    parser.add_argument("--recovery", action="store_true", help="kill tasks: defects of recovery, healthy recoveries")
+    usual = f"(default {HEALTHY}, {HEALTHY_RECOVERIES} with --recovery)"
+    parser.add_argument("--healthy", type=int, default=None, help=f"runs without defect {usual}")
     parser.add_argument("--only", metavar="DEFECT", choices=DEFECTS, help="this defect, and no healthy runs")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/detection.md")
     options = parser.parse_args(arguments)
+    if options.healthy is None:
+        options.healthy = HEALTHY_RECOVERIES if options.recovery else HEALTHY
     if options.runs < 0 or options.healthy < 0:
         parser.error("--runs and --healthy must not be negative")
-    names = [options.only] if options.only else list(DEFECTS)
+    names = [name for name, defect in DEFECTS.items() if bool(defect.kill) is options.recovery]
+    names = [options.only] if options.only else names
     cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
-    cases += [] if options.only else healthy_cases(options.healthy)
+    if not options.only:
+        cases += healthy_recoveries(options.healthy) if options.recovery else healthy_cases(options.healthy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     where = f"{machine()}; {versions()}; {today()}; code {stamp()}."
     results = measure(
@@ -222,10 +249,11 @@ def main(arguments: list[str] | None = None) -> int:
     rows = rows_of(results)
     sys.stdout.write(tables(rows) + "\n" + "".join(f"* {line}\n" for line in remarks(rows, asked=len(cases))))
     if options.write:
-        given = f"--runs {options.runs} --healthy {options.healthy}"
+        given = "--recovery " if options.recovery else ""
+        given += f"--runs {options.runs} --healthy {options.healthy}"
         given += f" --only {options.only}" if options.only else ""
         command = f"python benchmarks/detection.py {given} --write {options.write}"
-        text = page(rows, asked=len(cases), where=where, command=command)
+        text = page(rows, asked=len(cases), where=where, command=command, recovery=options.recovery)
         options.write.write_text(text, encoding="utf-8")
     return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
 

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from psconform.errors import BadInput
 from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.optimizers import HALVE_EVERY, OPTIMIZERS, SCHEDULES
 from psconform.probe import DECAY, Probe
+from psconform.times import parse_seconds
 
 from .compress import COMPRESSIONS
 from .memory import keep_memory
@@ -59,14 +61,18 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1.0, help="of an update (default: 1)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
-    parser.add_argument("--checkpoint-every", type=int, default=50, help="steps of worker:0 (default: 50)")
+    parser.add_argument("--checkpoint-every", default="50", help="steps of worker:0 (default: 50), or 500ms")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, the newest (default: 3)")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
-    if options.keep < 1 or options.checkpoint_every < 1:
-        parser.error("--keep and --checkpoint-every must be at least 1")
+    if options.keep < 1:
+        parser.error("--keep must be at least 1")
+    try:
+        options.every, options.every_s = _interval(options.checkpoint_every)
+    except BadInput as error:
+        parser.error(str(error))
     if options.checkpoint_dir and (options.quorum or options.compression != "none"):
         parser.error("--checkpoint-dir goes with neither --quorum nor --compression")
     if options.checkpoint_dir and options.replication != "between-graph":
@@ -89,6 +95,15 @@ def _options(argv: list[str]) -> argparse.Namespace:
         option = "--schedule" if options.optimizer == "sgd" else "--optimizer"
         parser.error(f"{option} is for between-graph replication without --quorum, --rate and --compression")
     return options
+
+
+def _interval(text: str) -> tuple[int, float]:
+    """Steps or seconds between checkpoints, the other one is 0; raises BadInput."""
+    place = "--checkpoint-every"
+    steps, seconds = (int(text), 0.0) if text.isdecimal() else (0, parse_seconds(text, place=place))
+    if not (steps >= 1 or seconds > 0):
+        raise BadInput(place, "must be at least one step, or a time such as 500ms", value=text)
+    return steps, seconds
 
 
 def _place() -> tuple[dict[str, list[str]], str, int]:
@@ -215,12 +230,13 @@ def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
     from .recovery import Recovery
 
     if options.checkpoint_dir:
-        return Recovery(Path(options.checkpoint_dir), every=options.checkpoint_every, keep=options.keep)
+        return Recovery(Path(options.checkpoint_dir), options.every, options.every_s, options.keep)
     plain = options.quorum or options.compression != "none" or options.replication != "between-graph"
     if not probe.checkpoints or plain:
         return None
-    every = probe.checkpoint_every or options.checkpoint_every
-    return Recovery(Path(probe.checkpoints), every=every, keep=options.keep)
+    asked = probe.checkpoint_every or probe.checkpoint_seconds
+    every, every_s = (probe.checkpoint_every, probe.checkpoint_seconds) if asked else (options.every, options.every_s)
+    return Recovery(Path(probe.checkpoints), every, every_s, options.keep)
 
 
 def _probe(task: str, workers: int, options: argparse.Namespace) -> Probe:

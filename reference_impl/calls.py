@@ -23,7 +23,7 @@ from .shard import tf1
 PATIENCE_S = 2.0
 """Deadline of a call, after which a worker looks at what is true."""
 GRACE_S = 3.0
-"""A call that has not come back so long after its deadline is left behind."""
+"""A call that has not come back so long after its deadline is left behind; the next one has twice as long."""
 POLL_S = 0.02
 """Between two looks of a worker that waits for something no ps tells it of."""
 TRANSIENT = (
@@ -85,7 +85,7 @@ class Calls:
         self.ps, self.most_s = ps, most_s
         self._connect, self._idle = connect, idle
         self._caller = Caller()
-        self._heard = time.monotonic()
+        self._heard, self._grace_s = time.monotonic(), GRACE_S
 
     def ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
         """The answer of one call, or None: then nobody knows what became of it, and there may be a new session.
@@ -95,16 +95,18 @@ class Calls:
         """
         options = tf1.RunOptions(timeout_in_ms=int(patience_s * 1000))
         try:
-            answer = self._caller.call(partial(run, *feeds, options=options), patience_s + GRACE_S)
+            answer = self._caller.call(partial(run, *feeds, options=options), patience_s + self._grace_s)
         except _Late:
-            self._caller = Caller()
+            # What a new session does first takes longer than this on a machine that is busy enough: then no session
+            # would ever come as far as the call.
+            self._caller, self._grace_s = Caller(), min(2 * self._grace_s, self.most_s / 3)
             self._reconnect()
         except tf.errors.DeadlineExceededError:
             self._overdue()
         except TRANSIENT:
             self._reconnect()
         else:
-            self._heard = time.monotonic()
+            self._heard, self._grace_s = time.monotonic(), GRACE_S
             return answer
         return None
 

@@ -4,12 +4,17 @@ Restoring begins with a new epoch on disk and goes shard by shard. Until every s
 wait for equal epochs, and a chief that finds an epoch that was not completed restores all shards again, in a new one.
 Initialising is writing checkpoint 0 and then giving it to the servers: so a ps that is lost before the next checkpoint
 gets the same parameters back, and a second chief has nothing to draw.
+
+A checkpoint is read between two steps and written while training goes on: what it costs is mostly the wait for the disk
+(CheckFreq: Mohan et al. 2021). There is one write at a time, and nobody restores before it is over.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -30,10 +35,13 @@ class RecoveringChief(RecoveringWorker):
     """worker:0."""
 
     saved = -1  # step of the newest checkpoint; -1: not known
+    saved_at = 0.0  # when, on the monotonic clock
     postponed = 0  # no checkpoint before this step
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.recorded: set[str] = set()
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._writing: tuple[Cut, Future[None]] | None = None
         super().__init__(cluster, probe, config, recovery)
 
     def _build(self) -> None:
@@ -59,7 +67,7 @@ class RecoveringChief(RecoveringWorker):
         if self.saved < 0:
             names = self.store.names()
             newest = self.store.load(names[0]) if names else None
-            self.saved = newest.step if newest is not None else 0
+            self.saved, self.saved_at = newest.step if newest is not None else 0, time.monotonic()
 
     def settle(self) -> list[Look]:
         """Restore until all shards are in one epoch, and open their gates: a chief may have died with them closed."""
@@ -74,6 +82,7 @@ class RecoveringChief(RecoveringWorker):
 
     def restore(self, looks: list[Look]) -> None:
         """Put the newest checkpoint, or initial values, on every shard; it may take another call until all have it."""
+        self._await_write()
         cut, probe = self.chosen(), self.probe
         anew = cut is None
         if cut is None:
@@ -94,7 +103,7 @@ class RecoveringChief(RecoveringWorker):
             # A late one does no harm: it is refused by a shard that is in a later epoch.
             if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
                 return
-        self.saved, self.postponed = cut.step, 0
+        self.saved, self.saved_at, self.postponed = cut.step, time.monotonic(), 0
         self.announce(epoch)
         if not anew:
             self.tell(cut)
@@ -122,9 +131,10 @@ class RecoveringChief(RecoveringWorker):
         return cut
 
     def before(self, step: int) -> None:
-        """Write a checkpoint if one is due."""
-        every = self.recovery.every
-        if step // every <= self.saved // every or step < self.postponed:
+        """Begin a checkpoint if one is due, and record the one before as soon as it is durable."""
+        if self._writing is not None and self._writing[1].done():
+            self._await_write()
+        if not self._is_due(step) or step < self.postponed:
             return
         if self.config.sync:
             # At this version until this worker pushes again: nobody can be past it, so this is a cut.
@@ -135,7 +145,13 @@ class RecoveringChief(RecoveringWorker):
         if found is not None:
             self._save(step, found)
         else:
-            self.postponed = step + max(1, every // 4)
+            self.postponed = step + max(1, self.recovery.every // 4)
+
+    def _is_due(self, step: int) -> bool:
+        every = self.recovery.every
+        if every:
+            return step // every > self.saved // every
+        return step > self.saved and time.monotonic() - self.saved_at >= self.recovery.every_s
 
     def states(self, rows: list[Row]) -> list[Row] | None:
         """These rows with the moments of the same version below them, float32[1 + moments, columns] each.
@@ -154,6 +170,8 @@ class RecoveringChief(RecoveringWorker):
         return list(found)
 
     def _save(self, step: int, states: list[Row]) -> None:
+        """Begin to write a checkpoint, of what `states` gives, once the one before is written."""
+        self._await_write()
         thetas = [shard.theta(state[0]) for shard, state in zip(self.shards, states, strict=True)]
         named = MOMENTS[self.config.optimizer]
         moments = [
@@ -164,9 +182,18 @@ class RecoveringChief(RecoveringWorker):
         cut = Cut(step, self.epoch, applied, thetas, moments if named else [])
         written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
         if written is None:
-            self.store.save(cut, before_commit=lambda: self.probe.at("checkpointing", step))
-        self._record(written or cut)
-        self.saved = step
+            commits = partial(self.probe.at, "checkpointing", step)
+            self._writing = cut, self._writer.submit(self.store.save, cut, before_commit=commits)
+        else:
+            self._record(written)
+        self.saved, self.saved_at = step, time.monotonic()
+
+    def _await_write(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one, and record it; raises what went wrong."""
+        if self._writing is not None:
+            (cut, write), self._writing = self._writing, None
+            write.result()
+            self._record(cut)
 
     def _record(self, cut: Cut) -> None:
         """Record a durable checkpoint, unless this process has done so before."""
@@ -223,6 +250,7 @@ class RecoveringChief(RecoveringWorker):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
                 break
             time.sleep(POLL_S)
+        self._await_write()
         self.say(DONE)
 
     def leave(self) -> None:

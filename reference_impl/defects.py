@@ -84,6 +84,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "cut-in-half": recovery.CutInHalf,
     "counts-twice": recovery.CountsTwice,
     "place-lost": recovery.PlaceLost,
+    "joins-blind": recovery.JoinsBlind,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,
     "adam-slots-lost": optimizers.MomentsLost,

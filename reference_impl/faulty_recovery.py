@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from .calls import PATIENCE_S, POLL_S
@@ -283,6 +284,18 @@ class PlaceLost(RecoveringWorker):
         while self.probe.incarnation:
             time.sleep(POLL_S)
         super().join()
+
+
+class JoinsBlind(_Returns):
+    """Started again, it pushes its first gradient before it has read anything."""
+
+    def join(self) -> None:
+        super().join()
+        if self.first == self.next:
+            self._values = [np.zeros(self.config.slots, np.float32) for _ in self.shards]
+
+    def reads_at(self, step: int) -> bool:
+        return step != self.first and super().reads_at(step)
 
 
 class SamplesRepeated(_Returns):

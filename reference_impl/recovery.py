@@ -39,10 +39,11 @@ SERVE_S = 1.0
 
 @dataclass(frozen=True)
 class Recovery:
-    """Where checkpoints are, after how many steps of the chief there is one, and how many are kept."""
+    """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept."""
 
     folder: Path
-    every: int = 50
+    every: int = 50  # 0: seconds count
+    every_s: float = 0.0
     keep: int = 3
 
     def store(self) -> Store:

@@ -23,14 +23,16 @@ CLAIMS = Claims(read_atomicity="per-shard", recovery="checkpoint", liveness="pro
 class Story:
     vector_every = 5
 
-    def __init__(self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS, layout=None, workload=None):
+    def __init__(
+        self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS, update="async", layout=None, workload=None
+    ):
         self.folder, self.steps = new_folder(folder), steps
         self.manifest = Manifest(
             run="told",
             created="2026-01-01T00:00:00+0000",
             target="told",
             source="tests/stories.py",
-            layout=layout or Layout(ps=ps, workers=workers, update="async"),
+            layout=layout or Layout(ps=ps, workers=workers, update=update),
             claims=claims,
             workload=workload or Workload(steps=steps, unit=UNIT),
             faults=[],

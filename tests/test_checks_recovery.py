@@ -1,4 +1,4 @@
-"""R3, R4, R6, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
+"""R3, R4, R6, R7, M1, L1, and R1, R2 across restarts: told as it should be, and with one thing wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ps_lost(story, **restore):
 def test_a_rollback_as_it_should_be(story):
     judged = ps_lost(story)
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
-    assert {"R1", "R2", "R3", "R4", "R6", "L1"} <= set(statuses(judged))
+    assert {"R1", "R2", "R3", "R4", "R6", "R7", "L1"} <= set(statuses(judged))
     rollback = next(v for v in judged.verdicts if v.guarantee == "R3")
     assert rollback.stats == {"rollbacks": 1, "sent_again": 5}
     assert "fault: kill ps:1 at 5: the process ended by signal 9, then started again" in explain(judged)
@@ -67,6 +67,50 @@ def test_a_worker_that_came_back_as_it_should(story):
     assert sorted(worker.pushes.step.tolist()) == list(range(story.steps))
     assert worker.pushes.attempts.tolist() == [1, 1, 2, *[1] * (story.steps - 3)]
     assert set(worker.reads.life.tolist()) == {0, 1}
+
+
+def joined(story, act):
+    """worker:1 is killed at its step 2, comes back, and does as it is told."""
+    story.step(0, 3)
+    story.step(1, 2)
+    story.kill("worker:1")
+    story.back(1)
+    act(story)
+    return story.finish()
+
+
+def test_a_joiner_that_pushes_before_it_has_read(story):
+    judged = joined(story, lambda story: (story.probes[1].push(2), story.put(0, 1, 2), story.put(1, 1, 2)))
+    assert "M1" in violated(judged)
+    assert witness(judged, "M1") == ("worker:1, started again (1), pushed step 2 before it had read anything",)
+
+
+def test_a_joiner_that_pushes_for_another_step_than_it_has_read(story):
+    def act(story):
+        story.read(1, 1)
+        story.probes[1].push(2)
+        story.put(0, 1, 2), story.put(1, 1, 2)
+
+    judged = joined(story, act)
+    assert "M1" in violated(judged)
+    assert "pushed step 2 first, and had read for step 1" in witness(judged, "M1")[0]
+
+
+@pytest.mark.parametrize(("done", "wrong"), [((2, 2), False), ((3, 2), True)])
+def test_a_joiner_reads_a_complete_round(tmp_path, done, wrong):
+    claims = dataclasses.replace(CLAIMS, barrier="full")
+    story = Story(tmp_path / "run", claims=claims, update="sync")
+    for worker, steps in enumerate(done):
+        story.step(worker, steps)
+    story.kill("worker:1")
+    story.back(1)
+    story.step(1)
+    judged = story.finish()
+    assert ("M1" in violated(judged)) == wrong
+    if wrong:
+        assert "first read ps:0 at step 2 with round 2 half in: without worker:1" in witness(judged, "M1")[0]
+    else:
+        assert statuses(judged)["M1"] == "valid"
 
 
 def test_no_idempotence_on_retry(story):
@@ -119,6 +163,28 @@ def test_only_the_failed_shard_restored_is_no_fault_of_who_says_so(tmp_path):
     assert "R4" not in statuses(judged)
 
 
+@pytest.mark.parametrize(
+    ("cut", "says"), [(-1, "near its end"), (0, "near its start"), (None, "marks who initialised")]
+)
+def test_a_torn_checkpoint_restored(story, cut, says):
+    story.step(0, 3)
+    story.step(1, 2)
+    story.checkpoint("step-3")
+    theta = story.kept["step-3"][0][1]
+    half = len(theta) // 2
+    lost = {-1: slice(half + 1, None), 0: slice(0, half), None: slice(half, half + 1)}[cut]
+    theta[lost] = 0.0
+    story.step(0, 2)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False, evidence="started again")
+    story.exits.clear()
+    story.restore("step-3")
+    judged = story.finish()
+    assert "R7" in violated(judged)
+    assert says in witness(judged, "R7")[0]
+    assert "read ps:1" in witness(judged, "R7")[0]
+
+
 def test_fence_missing(story):
     """A push of before is applied after the restore: in turn, so that nothing is doubled in the end."""
     story.step(1, 3)
@@ -157,7 +223,7 @@ def test_a_hang_after_a_fault(story):
     story.kill("worker:1", at="after-push:2")
     story.fault("kill", "worker:1", at="after-push:2", on=False)
     (story.folder / "logs" / "worker-0.log").write_text("one\nwaiting for worker:1\n")
-    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    judged = story.end("stalled", "stopped: no task made progress for 60 s")
     assert violated(judged) == {"L1"}
     lines = witness(judged, "L1")
     assert lines[0] == "after kill worker:1 at after-push:2: the process ended by signal 9"
@@ -166,25 +232,40 @@ def test_a_hang_after_a_fault(story):
 
 def test_a_hang_without_a_fault_is_unknown(story):
     story.step(0, 3)
-    judged = story.end("stalled", "stopped: no task recorded anything for 60 s")
+    judged = story.end("stalled", "stopped: no task made progress for 60 s")
     assert set(statuses(judged).values()) == {"unknown"}
     assert "L1" not in statuses(judged)
 
 
-@pytest.mark.parametrize(("claim", "found"), [("progress", "violated"), ("attributed-error", "unknown")])
+@pytest.mark.parametrize(("claim", "found"), [("progress", "violated"), ("attributed-error", "valid")])
 def test_an_error_that_says_why(tmp_path, claim, found):
     story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness=claim))
     story.step(0, 3)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False)
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
-    assert statuses(judged)["L1"] == found  # unknown: the record is incomplete, so nothing is called valid
+    assert statuses(judged)["L1"] == found
+    others = {status for name, status in statuses(judged).items() if name != "L1"}
+    assert others == {"unknown"}  # the record is incomplete
+
+
+def test_an_error_after_a_fault_that_was_not_seen_to_strike_says_nothing(tmp_path):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness="attributed-error"))
+    story.step(0, 3)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False)
+    missing = "fault kill worker:1@9 never struck: training did not get there"
+    judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone", missing)
+    assert statuses(judged)["L1"] == "unknown"
+    assert missing in next(v for v in judged.verdicts if v.guarantee == "L1").reason
 
 
 VIOLATED = {
     "R3": test_restore_of_the_second_newest_checkpoint,
     "R4": test_only_the_failed_shard_restored,
     "R6": test_fence_missing,
+    "R7": test_a_torn_checkpoint_restored,
+    "M1": test_a_joiner_that_pushes_before_it_has_read,
     "L1": test_a_hang_after_a_fault,
 }
 """Guarantees that only a fault shows, and where each is violated."""

@@ -17,7 +17,7 @@ from .replicas import Ring
 from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import VIOLATED as AFTER_FAULTS
-from .test_checks_recovery import ps_lost
+from .test_checks_recovery import joined, ps_lost
 from .test_replication import run as in_graph
 
 
@@ -35,6 +35,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
         verdicts += trainer.judge(tmp_path / f"{update}-{workload}").verdicts
     verdicts += in_graph(tmp_path / "in-graph").verdicts
     verdicts += ps_lost(Story(tmp_path / "story")).verdicts
+    verdicts += joined(Story(tmp_path / "joined"), lambda story: story.step(1)).verdicts
     verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:

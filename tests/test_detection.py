@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from psconform.errors import PsconformError
+from psconform.runner.plan import make_plan
 from psconform.targets.defects import DEFECTS, Defect
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -127,24 +128,38 @@ def cluster(monkeypatch, tmp_path):
     return fake
 
 
-def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster, capsys, tmp_path):
+@pytest.mark.parametrize("option", [[], ["--recovery"]])
+def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster, capsys, tmp_path, option):
     page = tmp_path / "detection.md"
     cluster.registry(DEFECTS)
-    assert cluster.call("--runs", "3", "--healthy", "8", "--write", str(page)) == 0
-    places = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
+    assert cluster.call(*option, "--runs", "3", "--healthy", "8", "--write", str(page)) == 0
+    places = [
+        (n, update) for n, defect in DEFECTS.items() for update in defect.updates if bool(defect.kill) == bool(option)
+    ]
     assert len(cluster.calls) == 3 * len(places) + 8
     text = page.read_text(encoding="utf-8")
     for shown in (capsys.readouterr().out, text):
         for name, update in places:
             assert f"| `{name}` | {update} | {DEFECTS[name].meant_in(update)} | 3 of 3 | 36.8% | 0 | 1.50 |" in shown
         assert "| both modes | 8 | 0 | 31.2% | 0 | 1.50 |" in shown
-    assert "python benchmarks/detection.py --runs 3 --healthy 8 --write" in text
+    assert f"python benchmarks/detection.py {' '.join([*option, '--runs'])} 3 --healthy 8 --write" in text
     assert "To be looked at" not in text
     assert not list(cluster.store.parent.glob("runs/*"))  # nothing went wrong, nothing is kept
     healthy = [call for call in cluster.calls if not call["defect"]]
     assert {call["update"] for call in healthy} == {"sync", "async"}
     assert len({call["layout"] for call in healthy}) > 2
     assert len({json.dumps(call, sort_keys=True) for call in cluster.calls}) == len(cluster.calls)
+    assert all(bool(call.get("kill")) == bool(option) for call in cluster.calls)
+
+
+def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_path):
+    cases = detection.healthy_recoveries(100)
+    for case in cases:
+        make_plan("reference", out=tmp_path / "run", update=case.update, seed=case.seed, **case.options)
+    struck = {task.partition("@")[0].partition(":")[0] for case in cases for task in case.options["kill"]}
+    assert struck == {"ps", "worker"}
+    assert any(task.startswith("worker:0@") for case in cases for task in case.options["kill"])
+    assert any(len(case.options["kill"]) == 2 for case in cases)
 
 
 def test_what_has_been_run_is_not_run_again(cluster):

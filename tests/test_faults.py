@@ -88,6 +88,10 @@ def test_bad_faults(options, says):
         ({"layout": "ps=1,worker=3", "quorum": 2, "kill": ["worker:1@3"]}, "--kill: is for between-graph"),
         ({"replication": "in-graph", "stop": ["worker:1@3..5"]}, "--stop: is for between-graph"),
         ({"checkpoint_every": -1}, "--checkpoint-every: must be between 0"),
+        ({"checkpoint_every": True}, "--checkpoint-every: must be between 0"),
+        ({"checkpoint_every": "0s"}, "--checkpoint-every: the time must be more than 0"),
+        ({"checkpoint_every": "soon"}, "--checkpoint-every: the time must be a number with its unit"),
+        ({"layout": "ps=0,worker=2", "checkpoint_every": "2s"}, "--checkpoint-every: needs a ps.*, got '2s'"),
         ({"layout": "ps=0,worker=2", "checkpoint_every": 5}, "--checkpoint-every: needs a ps"),
     ],
 )
@@ -104,6 +108,9 @@ def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
         assert value in [words[i + 1] for i, word in enumerate(words) if word == option]
     assert words[words.index("--checkpoint-every") + 1] == "25"
     assert make_plan(out=tmp_path).checkpoint_every == 0  # a good day costs nothing
+    for every in ("1.5s", "25", 25):
+        words = shlex.split(make_plan(out=tmp_path, checkpoint_every=every).repeat)
+        assert words[words.index("--checkpoint-every") + 1] == str(every)
 
 
 @given(st.floats(0, 3600, allow_nan=False), st.integers(0, 49))

@@ -54,6 +54,18 @@ def test_all_tasks_at_once_and_again(cluster, update):
 
 
 @BOTH
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.001, 15, 41), (1000.0, 2, 2)])
+def test_checkpoints_by_time(cluster, update, seconds, least, most):
+    """One after each step that takes longer than that; else the first and the last."""
+    with cluster(update=update, every=0, checkpoint_seconds=seconds) as job:
+        job.until(trained(job, "worker:1", 15))
+        job.again("ps:1")
+        job.finish()
+        names = {event["name"] for event in job.events("worker:0") if event["kind"] == "checkpoint"}
+        assert least <= len({name.rpartition("-epoch")[0] for name in names}) <= most
+
+
+@BOTH
 def test_each_task_in_turn(cluster, update):
     """Deaths that do not wait for the recovery from the one before."""
     with cluster(update=update, ps=2, workers=3) as job:

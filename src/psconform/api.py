@@ -113,7 +113,7 @@ def judge(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
-    checkpoint_every: int | None = None,
+    checkpoint_every: int | str | None = None,
     out: str | Path | None = None,
     patience_s: float = 60.0,
     session: Session | None = None,
@@ -151,7 +151,8 @@ def judge(
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
         restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
-        checkpoint_every: steps of the chief between checkpoints; by default 50 with faults, else 0: none.
+        checkpoint_every: steps of the chief between checkpoints, or a time such as ``500ms``; by default 50 steps with
+            faults, else 0: none.
         out: the run folder, new or empty; by default a temporary one, which is yours to delete.
         patience_s: seconds without any event after which the run is stopped as stalled.
         session: keeps warm processes between runs; by default one per Python process.

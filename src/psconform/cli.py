@@ -7,20 +7,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from .checks import CHECKS
 from .errors import BadInput, PsconformError
 from .history.manifest import STEPS
-from .layout import NAMED, Layout
+from .report.listing import LISTS, print_rows
 from .report.progress import show_progress
 from .report.series import show_series
 from .report.series import summary as series_summary
@@ -28,10 +24,7 @@ from .runner.draw import make_plans
 from .runner.plan import make_plan
 from .runner.series import Series, run_series
 from .runner.session import Session
-from .targets.defects import DEFECTS
-from .targets.reference import REGISTERED
 from .version import __version__
-from .workloads import WORKLOADS
 
 app = typer.Typer(
     name="psconform",
@@ -108,10 +101,11 @@ def run(
     ] = None,
     restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = "1s",
     checkpoint_every: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of the chief; default 50 with faults, else 0: never.")
+        str | None,
+        typer.Option(metavar="N|TIME", help="Steps of the chief, or 500ms; default 50 with faults, else 0: never."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds without any event after which a run is stopped.")] = 60.0,
+    patience: Annotated[float, typer.Option(help="Seconds without progress after which a run is stopped.")] = 60.0,
     repeat: Annotated[
         int | None, typer.Option(metavar="N", help="Run N times, with the seeds seed, seed + 1, ..., and sum up.")
     ] = None,
@@ -214,49 +208,6 @@ def plot(
     sys.stdout.write(f"{path}\n")
 
 
-Rows = list[dict[str, Any]]
-
-
-def _checks() -> Rows:
-    return [
-        {
-            "name": check.name,
-            "title": check.title,
-            "judges": check.dimension or "always",
-            "update": " or ".join(check.updates),
-            "definition": " ".join(check.definition.split("\n\n")[0].split()),
-        }
-        for check in CHECKS
-    ]
-
-
-def _layouts() -> Rows:
-    return [{"name": name, "layout": text, "tasks": len(Layout.parse(name).tasks)} for name, text in NAMED.items()]
-
-
-def _defects() -> Rows:
-    return [
-        {
-            "name": name,
-            "about": defect.title,
-            "found by": defect.found_by,
-            "needs": defect.needs,
-        }
-        for name, defect in DEFECTS.items()
-    ]
-
-
-def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
-    return lambda: [{"name": name, "about": about} for name, about in lines.items()]
-
-
-_LISTS: dict[str, Callable[[], Rows]] = {
-    "targets": _about(REGISTERED),
-    "workloads": _about(WORKLOADS),
-    "checks": _checks,
-    "layouts": _layouts,
-    "defects": _defects,
-}
 Listing = Literal["targets", "workloads", "checks", "layouts", "defects"]
 
 
@@ -266,11 +217,11 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what there is to choose from."""
-    rows = _LISTS[what]()
+    rows = LISTS[what]()
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return
-    _print_rows(rows)
+    print_rows(rows)
 
 
 @app.command()
@@ -292,7 +243,7 @@ def doctor(as_json: Json = False) -> None:
         }
         for finding in findings
     ]
-    _print_rows(rows)
+    print_rows(rows)
 
 
 @app.command()
@@ -342,16 +293,6 @@ def _print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
         Console(soft_wrap=True, highlight=False).print(text)
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    grid = Table(box=None, padding=(0, 2, 0, 0))
-    for name in rows[0]:
-        grid.add_column(name, overflow="fold", no_wrap=name in ("name", "part", "found"))
-    for row in rows:
-        grid.add_row(*(Text(str(value)) for value in row.values()))  # no markup: [x] is text
-    console.print(grid)
 
 
 def main() -> None:

@@ -33,8 +33,10 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import faulthandler
 import json
 import os
+import signal
 import socket
 import time
 import zlib
@@ -274,6 +276,7 @@ class Probe:
             self.slots = self._trained.slots
         self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
         self.checkpoints, self.checkpoint_every = str(spec.get("checkpoints", "")), int(spec.get("checkpoint_every", 0))
+        self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
         # an entry without a task is for whichever worker comes first
         self._strikes = {(s["phase"], s["step"]) for s in spec.get("strikes", ()) if s["task"] in (task, job)}
         self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
@@ -290,7 +293,8 @@ class Probe:
         self._log: EventLog | None = None
         if self._folder is not None:
             path = self._folder / "events" / f"{self._name}.jsonl"
-            self._log = EventLog(path, run=spec["run"], task=task, incarnation=incarnation)
+            stacks = _shows_stacks()
+            self._log = EventLog(path, run=spec["run"], task=task, incarnation=incarnation, stacks=stacks)
             atexit.register(self.close, reason="atexit")
 
     @classmethod
@@ -667,6 +671,20 @@ class Probe:
             if self.epoch:
                 fields["epoch"] = self.epoch
             self._log.write(kind, **fields)
+
+
+def _shows_stacks() -> bool:
+    """Let SIGUSR2 write this process's stacks to its log, should it hang; not if the trainer has a use for the signal.
+
+    That works in a process that is stuck inside TensorFlow, too, for it takes no Python to run.
+    """
+    if not hasattr(faulthandler, "register") or signal.getsignal(signal.SIGUSR2) != signal.SIG_DFL:
+        return False
+    try:
+        faulthandler.register(signal.SIGUSR2, file=2)
+    except (OSError, RuntimeError):  # no standard error
+        return False
+    return True
 
 
 def _number(value: float) -> float | str:

@@ -10,8 +10,9 @@ def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
     With the claim ``progress``, training ends as if nothing had happened, all faults being healed; with
-    ``attributed-error`` a task may also end with an error that its log tells. A run in which no task recorded anything
-    for T, and none had failed, is a hang; the witness is what each task did last.
+    ``attributed-error`` a task may also end with an error that its log tells. A run in which training did not move for
+    T, and no task had failed, is a hang: nothing was recorded, or only reads, pushes of the same gradients and
+    rollbacks. The witness is what each task did last, and where it is stuck, if its probe can tell.
 
     Assumes: a fault that took effect and was healed; without any, nobody knows whether it is the target that hangs.
     """
@@ -26,12 +27,14 @@ def no_hang(history: History) -> Verdict:
 def _after_healing(history: History) -> Verdict:
     if history.ended in ("finished", "stalled") and history.failed and history.claims.liveness == "attributed-error":
         silent = [line for line in history.failed if "its log ends" not in line]
-        return violated([f"{line}, and its log says nothing" for line in silent]) if silent else valid("by an error")
+        if silent:
+            return violated([f"{line}, and its log says nothing" for line in silent])
+        return unknown(f"incomplete: {history.unstruck[0]}") if history.unstruck else valid("by an error")
     if history.ended == "stalled":
         struck = [f"{fault.kind} {fault.task} at {fault.at}: {fault.evidence}" for fault in history.faults]
         return violated([*(f"after {text}" for text in struck), *history.failed, *history.last_words])
     if history.failed:
         return violated(history.failed)
-    if history.ended != "finished":
+    if history.gaps:
         return unknown(history.incomplete)
     return valid(f"{len(history.faults)} fault(s)")

@@ -15,6 +15,7 @@ from . import (
     delivery,
     initialisation,
     liveness,
+    membership,
     order,
     quorum,
     rate,
@@ -27,6 +28,7 @@ from . import (
     staleness,
     straggler,
     synchronous,
+    torn,
     training,
 )
 
@@ -40,6 +42,7 @@ class Check:
     ``dimension`` is empty for what every trainer owes; ``weakest`` are the levels of it at which nothing is promised;
     ``updates`` the update modes in which the guarantee has a meaning; ``reads`` the least number of reads each worker
     must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf;
+    ``ends``: it is about how a run ends, and so looks at an incomplete record itself;
     ``acked``: it is about accepted gradients, so that each worker must have one; ``workloads``: those that can show it.
     """
 
@@ -51,6 +54,7 @@ class Check:
     updates: tuple[str, ...] = ("sync", "async")
     reads: int = 2
     finite: bool = True
+    ends: bool = False
     acked: bool = False
     workloads: tuple[str, ...] = ("ledger",)
 
@@ -95,7 +99,9 @@ CHECKS: tuple[Check, ...] = (
     Check("R4", "one cut", resumed.one_cut, "recovery", ("none", "partial"), workloads=(*COUNTED, *TRAINED)),
     Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
     Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
-    Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, workloads=ALL),
+    Check("R7", "torn checkpoint", torn.whole_checkpoint, "recovery", workloads=COUNTED),
+    Check("M1", "joining", membership.joins_by_reading, "recovery", workloads=ALL),
+    Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, ends=True, workloads=ALL),
     Check(
         "C1",
         "serial SGD",
@@ -137,7 +143,7 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
-UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "L1", "C1", "C3")
+UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "M1", "L1", "C1", "C3")
 """They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
@@ -193,6 +199,8 @@ def _guarded(check: Check, history: History) -> Verdict:
 
 def _doubt(check: Check, history: History) -> str:
     """Why a check that found nothing wrong still cannot say that all is well; empty if it can."""
+    if check.ends:
+        return ""
     if history.gaps:
         return history.incomplete
     few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]

@@ -10,6 +10,7 @@ from ..errors import Malformed
 from ..layout import Layout, Task
 from ..models import Data
 from ..trained import DATA
+from . import stacks
 from .columns import OUTCOMES
 from .decode import decode_worker
 from .events import AnyEvent, Exit, FaultEvent, Samples
@@ -97,6 +98,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         faults=_faults(own),
         ended=manifest.status,
         failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
+        unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=tuple(notes),
     )
@@ -113,7 +115,7 @@ def _data(folder: Path) -> Data:
 
 
 def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tuple[str, ...]:
-    """What each task recorded and logged last, for the witness of a hang."""
+    """What each task recorded and logged last, and where it is stuck, for the witness of a hang."""
     lines = []
     for task in layout.tasks:
         event = last.get(task)
@@ -122,7 +124,9 @@ def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tup
         what += f", of step {step}" if step is not None else ""
         log = folder / "logs" / f"{task.slug}.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        tail = [line for line in text.splitlines() if line.strip()][-1:]
+        own_words, stack = stacks.split(text)
+        what += f"; it is in {stack}" if stack else ""
+        tail = [line for line in own_words.splitlines() if line.strip()][-1:]
         lines.append(f"{task} {what}" + (f"; its log ends: {tail[0][:300]}" if tail else ""))
     return tuple(lines)
 

@@ -41,6 +41,7 @@ class Start(Event, tag="start", frozen=True):
     incarnation: Annotated[Count, Meta(description="0, then 1 after the first restart, ...")]
     boot: Annotated[str, Meta(description="boot id of the machine, or empty")]
     pid: Annotated[int, Meta(description="process id")]
+    stacks: Annotated[bool, Meta(description="SIGUSR2 makes this process write its stacks to its log")] = False
 
 
 class Init(Event, tag="init", frozen=True):

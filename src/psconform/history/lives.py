@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..layout import Task
 from .columns import FAILED, OK, UNKNOWN, Ints, Odd, Pushes, Reads
 from .events import Checkpoint, Restore, Resume
-from .model import Mark, Worker
+from .model import Join, Mark, Worker
 from .reader import EventFile
 
 
@@ -40,7 +40,17 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         pushes=_pushes(workers, read_before, before, steps=steps),
         acked=np.concatenate([worker.acked for worker in workers]),
         residual=workers[-1].residual,
+        joins=tuple(_joins(workers, read_before)),
     )
+
+
+def _joins(workers: Sequence[Worker], read_before: list[int]) -> Iterator[Join]:
+    for life, worker in enumerate(workers):
+        pushes = worker.pushes
+        if life and len(pushes):
+            first = int(np.argmin(pushes.first))
+            read = int(pushes.read[first])
+            yield Join(life, int(pushes.step[first]), read + read_before[life] if read >= 0 else -1)
 
 
 def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list[int]) -> Reads:

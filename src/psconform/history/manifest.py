@@ -75,7 +75,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasons: list[str] = []
     defect: str = ""
     faults: list[str] = []
-    checkpoint_every: int = 0
+    checkpoint_every: int = 0  # steps of the chief; 0: never, or every
+    checkpoint_seconds: float = 0.0
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

@@ -24,6 +24,15 @@ COUNT_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
+class Join:
+    """A worker that was started again: its first push of that life, and the read before it (-1: none of that life)."""
+
+    life: int
+    step: int
+    read: int
+
+
+@dataclass(frozen=True)
 class Worker:
     """What one worker recorded.
 
@@ -39,6 +48,7 @@ class Worker:
     ended: bool
     boot: str = ""  # of its machine; empty: not known
     residual: Values | None = None
+    joins: tuple[Join, ...] = ()
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
@@ -55,7 +65,8 @@ class Worker:
         """The same worker without the reads that show a NaN or Inf."""
         keep = np.flatnonzero(self.reads.finite)
         last = np.searchsorted(keep, self.pushes.read, side="right") - 1
-        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last))
+        joins = tuple(replace(j, read=int(np.searchsorted(keep, j.read, side="right")) - 1) for j in self.joins)
+        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last), joins=joins)
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,7 @@ class History:
     faults: tuple[Struck, ...] = ()
     ended: str = "finished"  # how the run did, as in the manifest
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
+    unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 

@@ -121,6 +121,17 @@ class LocalLauncher:
         """Send a signal to a task's process group."""
         self._send(signal=self._keys.get(task, ""), number=number)
 
+    def ask(self, task: Task, pid: int, number: int) -> bool:
+        """Send a signal to one process, if it belongs to this running task; returns whether it did."""
+        group = self._started.get(self._keys.get(task, ""), 0)
+        try:
+            if not group or os.getpgid(pid) != group:
+                return False
+            os.kill(pid, number)
+        except OSError:
+            return False
+        return True
+
     def state(self, task: Task) -> str:
         """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
         return process_state(self._started.get(self._keys.get(task, ""), 0))

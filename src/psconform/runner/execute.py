@@ -20,14 +20,21 @@ from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .plan import Plan
+from .stacks import ask_for_stacks
 from .strikes import Strikes
 
 TICK_S = 0.05
 _ACK = re.compile(rb'"kind" ?: ?"ack"')
+_ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
+_UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
+
+
+def _moves(line: bytes) -> bool:
+    return not _ROUND.search(line) and not _UNKNOWN.search(line)
 
 
 @dataclass(frozen=True)
@@ -146,21 +153,24 @@ class _Execution:
         self.states[task] = "running"
 
     def watch(self) -> None:
-        """Follow the record until every worker has ended, or nothing has been recorded for too long."""
-        heard = time.monotonic()
+        """Follow the record until every worker has ended, or training has not moved for too long since all healed."""
+        moved = healed = time.monotonic()
         while self.strikes.pending or any(self.states[task] == "running" for task in self.layout.worker_tasks):
             for ended in self.launcher.poll(TICK_S):
                 self._note(ended)
-                heard = time.monotonic()
+                moved = time.monotonic()
             if self._grown():
-                heard = time.monotonic()
+                moved = time.monotonic()
             self._notify()
-            self.strikes.tick(heard_s=time.monotonic() - heard)
+            self.strikes.tick(heard_s=time.monotonic() - moved)
+            if self.strikes.pending:
+                healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self.plan.patience_s
-            if time.monotonic() - heard > patience:
+            if time.monotonic() - max(moved, healed) > patience:
                 self.stalled = True
-                self.reasons.append(f"stopped: no task recorded anything for {patience:.0f} s")
+                self.reasons.append(f"stopped: no task made progress for {patience:.0f} s")
+                ask_for_stacks(self.folder, self.launcher, self.lives)
                 return
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
         if "failed" in self.states.values():
@@ -203,7 +213,10 @@ class _Execution:
         return f"; its log ends: {tail[-1]}" if tail else ""
 
     def _grown(self) -> bool:
-        """Look at what the event files have gained; counts acknowledgements for the progress display."""
+        """Look at what the event files have gained, and whether that is progress; counts acknowledgements on the way.
+
+        Not progress is what a task that goes round in circles records: reads, the same push again, its rollbacks.
+        """
         grown = False
         for task in self.layout.tasks:
             life = self.lives.get(task, 0)
@@ -217,7 +230,7 @@ class _Execution:
                 continue
             whole = data[: data.rfind(b"\n") + 1]
             self.sizes[path] = before + len(whole)
-            grown = grown or bool(whole)
+            grown = grown or any(_moves(line) for line in whole.splitlines())
             self.acked += len(_ACK.findall(whole))
         if self.acked and self.trained_since is None:
             self.trained_since, self.acked_before = time.monotonic(), self.acked

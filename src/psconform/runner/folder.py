@@ -51,6 +51,7 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         defect=plan.defect,
         faults=[f"{fault.kind} {fault}" for fault in plan.faults],
         checkpoint_every=plan.checkpoint_every,
+        checkpoint_seconds=plan.checkpoint_seconds,
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
@@ -68,9 +69,10 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
-    if faults or manifest.checkpoint_every:
+    if faults or manifest.checkpoint_every or manifest.checkpoint_seconds:
         spec["strikes"] = [strike for fault in faults for strike in fault.strikes]
         spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
+        spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()
     write_json(folder / "spec.json", spec)
     return folder / "spec.json"

@@ -15,7 +15,7 @@ from ..layout import Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
 from ..targets.target import Target
-from ..times import spell
+from ..times import parse_seconds, spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
 from .seeded import check_recovery
@@ -65,6 +65,7 @@ class Plan:
     defect: str = ""
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
+    checkpoint_seconds: float = 0.0
     patience_s: float = PATIENCE_S
     spelled: str = field(default="reference")
 
@@ -99,7 +100,8 @@ class Plan:
         if any(fault.kind == "kill" for fault in self.faults):
             again = next(fault.restart_after_s for fault in self.faults if fault.kind == "kill")
             parts += ["--restart-after", "never" if again is None else spell(again)]
-        parts += ["--checkpoint-every", str(self.checkpoint_every)] if self.checkpoint_every else []
+        often = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every or "")
+        parts += ["--checkpoint-every", often] if often else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
         return shlex.join(parts)
 
@@ -135,7 +137,7 @@ def make_plan(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     restart_after: str | float | None = "1s",
-    checkpoint_every: int | None = None,
+    checkpoint_every: int | str | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
@@ -212,7 +214,8 @@ def make_plan(
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
     faults = parse_faults(kill=kill, stop=stop, restart_after=restart_after, layout=shape, steps=steps)
-    every = _checked_interval(checkpoint_every, faults, shape, compression=compression, defect=defect)
+    every, seconds = _interval(checkpoint_every)
+    interval = _checked_interval(every, seconds, faults, shape, compression=compression, defect=defect)
     return Plan(
         target=found,
         layout=shape,
@@ -234,7 +237,8 @@ def make_plan(
         out=out,
         defect=defect,
         faults=faults,
-        checkpoint_every=every,
+        checkpoint_every=interval,
+        checkpoint_seconds=seconds,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
     )
@@ -270,13 +274,32 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
+def _interval(every: int | str | None) -> tuple[int | None, float]:
+    """(steps, seconds) between checkpoints, of which one is 0; None: not said. Raises BadInput."""
+    place, given = "--checkpoint-every", every
+    if isinstance(every, str) and every.isdecimal():
+        every = int(every)
+    if isinstance(every, str):
+        seconds = parse_seconds(every, place=place)
+        if not 0 < seconds <= MAX_SEED:
+            raise BadInput(place, f"the time must be more than 0 and at most {MAX_SEED} s", value=given)
+        return 0, seconds
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or not 0 <= every <= MAX_SEED):
+        raise BadInput(place, f"must be between 0 and {MAX_SEED}, or a time such as 500ms", value=given)
+    return every, 0.0
+
+
 def _checked_interval(
-    every: int | None, faults: tuple[Fault, ...], layout: Layout, *, compression: str, defect: str
+    every: int | None,
+    seconds: float,
+    faults: tuple[Fault, ...],
+    layout: Layout,
+    *,
+    compression: str,
+    defect: str,
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
-    if every is not None and (not isinstance(every, int) or not 0 <= every <= MAX_SEED):
-        raise BadInput("--checkpoint-every", f"must be between 0 and {MAX_SEED}", value=every)
-    for present, value in ((faults, str(faults[0]) if faults else ""), (every, every)):
+    for present, value in ((faults, str(faults[0]) if faults else ""), (every or seconds, every or spell(seconds))):
         option = f"--{faults[0].kind}" if present is faults and faults else "--checkpoint-every"
         if not present:
             continue

@@ -130,7 +130,7 @@ class Session:
 
 def _calm(plan: Plan) -> Plan:
     """The same without faults: what a run is compared with or measured by is a good day."""
-    return dataclasses.replace(plan, faults=(), checkpoint_every=0)
+    return dataclasses.replace(plan, faults=(), checkpoint_every=0, checkpoint_seconds=0.0)
 
 
 def _rate(plan: Plan, unit: float) -> float:

@@ -354,8 +354,8 @@ DEFECTS: dict[str, Defect] = {
     ),
     "torn-restore": Defect(
         "a checkpoint whose last shard is cut short is restored, with zeros for what it lacks",
-        "R4",
-        ("R1", "S1", "S3", "I2", "A5"),
+        "R7",
+        ("R4", "R1", "S1", "S3", "I2", "A5"),
         steps=20,
         kill=("ps:0@checkpointing",),
         checkpoint_every=10,
@@ -387,6 +387,14 @@ DEFECTS: dict[str, Defect] = {
         steps=40,
         kill=("worker:1@30",),
         patience_s=8.0,
+    ),
+    "joins-blind": Defect(
+        "a worker that comes back pushes its first gradient before it has read anything",
+        "M1",
+        ("S1",),
+        workers=2,
+        steps=40,
+        kill=("worker:1@30",),
     ),
     "samples-repeated": Defect(
         "a worker that comes back begins at its first sample again",

@@ -1,0 +1,72 @@
+"""What there is to choose from, and tables on the terminal (``psconform list``, ``psconform doctor``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..checks import CHECKS
+from ..layout import NAMED, Layout
+from ..targets.defects import DEFECTS
+from ..targets.reference import REGISTERED
+from ..workloads import WORKLOADS
+
+Rows = list[dict[str, Any]]
+
+
+def _checks() -> Rows:
+    return [
+        {
+            "name": check.name,
+            "title": check.title,
+            "judges": check.dimension or "always",
+            "update": " or ".join(check.updates),
+            "definition": " ".join(check.definition.split("\n\n")[0].split()),
+        }
+        for check in CHECKS
+    ]
+
+
+def _layouts() -> Rows:
+    return [{"name": name, "layout": text, "tasks": len(Layout.parse(name).tasks)} for name, text in NAMED.items()]
+
+
+def _defects() -> Rows:
+    return [
+        {
+            "name": name,
+            "about": defect.title,
+            "found by": defect.found_by,
+            "needs": defect.needs,
+        }
+        for name, defect in DEFECTS.items()
+    ]
+
+
+def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
+    return lambda: [{"name": name, "about": about} for name, about in lines.items()]
+
+
+LISTS: dict[str, Callable[[], Rows]] = {
+    "targets": _about(REGISTERED),
+    "workloads": _about(WORKLOADS),
+    "checks": _checks,
+    "layouts": _layouts,
+    "defects": _defects,
+}
+
+
+def print_rows(rows: Rows) -> None:
+    """A table; one row at least."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    grid = Table(box=None, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        grid.add_column(name, overflow="fold", no_wrap=name in ("name", "part", "found"))
+    for row in rows:
+        grid.add_row(*(Text(str(value)) for value in row.values()))  # no markup: [x] is text
+    console.print(grid)

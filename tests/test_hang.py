@@ -1,0 +1,74 @@
+"""L1 on real processes: a worker that was stopped and goes on, but training does not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent / "socket_ps"
+pytestmark = pytest.mark.psconform
+
+BACK = """import signal
+import time
+
+
+def steps_of(probe):
+    back = threading.Event()
+    signal.signal(signal.SIGCONT, lambda *_: back.set())
+    for step in range(probe.steps):
+        yield step
+        while back.is_set():
+            {stuck}
+
+
+def serve("""
+HANGS = "threading.Event().wait()"
+GOES_ROUND = "probe.push(step), probe.ack(step, 'unknown'), time.sleep(0.05)"
+
+
+def _target(tmp_path, stuck, *, more=""):
+    source = (HERE / "socket_ps.py").read_text(encoding="utf-8")
+    for old, new in (("def serve(", BACK.format(stuck=stuck)), ("in range(probe.steps)", "in steps_of(probe)")):
+        assert old in source
+        source = source.replace(old, new, 1) if old == "def serve(" else new.join(source.rsplit(old, 1))
+    (tmp_path / "socket_ps.py").write_text(more + source, encoding="utf-8")
+    text = (HERE / "target.toml").read_text(encoding="utf-8")
+    text = text.replace('barrier = "full"', 'barrier = "full"\nliveness = "progress"')
+    (tmp_path / "target.toml").write_text(text, encoding="utf-8")
+    return tmp_path / "target.toml"
+
+
+@pytest.mark.parametrize(
+    ("stuck", "where"),
+    [
+        (HANGS, r"it is in wait \(threading\.py:\d+\).* < steps_of \(socket_ps\.py:\d+\)"),
+        (GOES_ROUND, r"it is in .*steps_of"),
+    ],
+)
+def test_a_hang_and_a_task_that_goes_round_in_circles(judge, tmp_path, stuck, where):
+    run = judge(_target(tmp_path, stuck), update="sync", steps=20, stop="worker:1@5..9", patience_s=3.0)
+    assert run.verdicts["L1"].status == "violated", run.explain()
+    witness = run.verdicts["L1"].witness
+    assert "stop worker:1 at 5" in witness[0]
+    assert any(re.search(f"^worker:1 recorded .*{where}", line) for line in witness), witness
+    assert any(line.startswith("worker:0 ") and "it is in " in line for line in witness), witness
+    assert "no task made progress for 3 s" in run.explain()
+
+
+def test_a_trainer_that_has_a_use_for_the_signal_is_not_asked(judge, tmp_path):
+    mine = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('mine'))\n"
+    run = judge(_target(tmp_path, HANGS, more=mine), update="sync", steps=20, stop="worker:1@5..9", patience_s=3.0)
+    assert run.verdicts["L1"].status == "violated", run.explain()
+    assert not any("it is in" in line for line in run.verdicts["L1"].witness)
+    assert "mine" not in (run.folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
+
+
+def test_it_is_no_hang_if_training_goes_on(judge, tmp_path):
+    run = judge(_target(tmp_path, "back.clear()"), update="sync", steps=20, stop="worker:1@5..9", patience_s=3.0)
+    assert run.valid, run.explain()
+    assert run.verdicts["L1"].status == "valid"
+    start = json.loads((run.folder / "events" / "worker-1.jsonl").read_bytes().split(b"\n")[0])
+    assert start["stacks"] is True
