@@ -134,3 +134,23 @@ def test_the_trainer_applies_the_learning_rate_of_an_optimizer_itself(layout, ra
     command = target.command(layout.tasks[0], addresses, layout=layout, workload=workload)
     assert f"--learning-rate={rate}" in command.argv
     assert f"--optimizer={layout.optimizer}" in command.argv
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("--optimizer adam --quorum 1", "--optimizer is for between-graph replication without --quorum, --rate and"),
+        ("--schedule halving --update async --rate staleness-aware", "--schedule is for between-graph replication"),
+        ("--optimizer momentum --replication in-graph", "--optimizer is for between-graph replication"),
+        ("--optimizer adam --compression topk", "--optimizer is for between-graph replication"),
+        ("--optimizer adm", "argument --optimizer: invalid choice: 'adm'"),
+        ("--learning-rate 0", "--learning-rate must be positive, got 0.0"),
+    ],
+)
+def test_by_hand_they_are_refused_alike(capsys, argv, says):
+    from psconform.reference_impl.__main__ import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(argv.split())
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
