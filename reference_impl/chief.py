@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -124,7 +125,7 @@ class RecoveringChief(RecoveringWorker):
         named = MOMENTS[self.config.optimizer]
         moments = [{name: np.zeros_like(theta) for name in named} for theta in initial] if named else []
         cut = Cut(0, 0, (0,) * self.config.workers, initial, moments)
-        self.store.save(cut)
+        self._write(cut)
         self.probe.initialised(initial)
         self._record(cut)
         self.probe.at("initialising")
@@ -183,10 +184,18 @@ class RecoveringChief(RecoveringWorker):
         written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
         if written is None:
             commits = partial(self.probe.at, "checkpointing", step)
-            self._writing = cut, self._writer.submit(self.store.save, cut, before_commit=commits)
+            self._writing = cut, self._writer.submit(self._write, cut, before_commit=commits)
         else:
             self._record(written)
         self.saved, self.saved_at = step, time.monotonic()
+
+    def _write(self, cut: Cut, *, before_commit: Callable[[], object] = lambda: None) -> None:
+        """Write a checkpoint; raises GaveUp if the disk does not take it: what is there still restores."""
+        try:
+            self.store.save(cut, before_commit=before_commit)
+        except (OSError, tf.errors.OpError) as error:
+            reason = error.message.splitlines()[0] if isinstance(error, tf.errors.OpError) else str(error)
+            raise GaveUp(f"checkpoint {cut.name} cannot be written to {self.recovery.folder}: {reason}") from None
 
     def _await_write(self) -> None:
         """Wait for the checkpoint that is being written, if there is one, and record it; raises what went wrong."""

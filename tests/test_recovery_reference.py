@@ -142,6 +142,20 @@ def test_a_damaged_checkpoint_is_passed_over(cluster, update):
 
 
 @BOTH
+def test_a_disk_that_takes_no_checkpoint_is_named(cluster, update):
+    """The chief ends with one line that says so."""
+    with cluster(update=update) as job:
+        job.until(trained(job, "worker:0", 1))
+        folder = job.folder / "checkpoints"
+        folder.rename(job.folder / "elsewhere")
+        folder.write_text("no folder")
+        job.ended("worker:0")
+        assert job.status("worker:0") == 1
+        assert "worker:0 ends: checkpoint step-" in job.log("worker:0").splitlines()[-1]
+        assert f"cannot be written to {folder}" in job.log("worker:0").splitlines()[-1]
+
+
+@BOTH
 def test_a_ps_that_stays_away_is_named(cluster, update):
     with cluster(update=update, environment={"CALL_TIMEOUT_S": "6"}) as job:
         job.until(trained(job, "worker:1", 5))
