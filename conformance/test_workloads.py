@@ -11,6 +11,7 @@ from .drawn import Example, Judge, examples, must_hold, needs, offers, takes
 
 STEPS = st.integers(10, 120)
 MODELS = ("softmax", "mlp")
+OPTIMIZERS = st.sampled_from(("momentum", "adam"))
 ONE_CLIENT = st.sampled_from(("in-graph", "model-parallel"))
 
 
@@ -38,6 +39,14 @@ class TestSync:
     @given(example=examples("sync", workload="digits", steps=STEPS, models=MODELS))
     def test_training_is_serial_sgd_step_by_step(self, judge: Judge, example: Example) -> None:
         """C1, R5 on real data."""
+        must_hold(judge, example)
+
+    @offers("digits")
+    @takes("optimizer")
+    @suite_settings(quick=1, ci=3, nightly=40)
+    @given(example=examples("sync", workload="digits", steps=STEPS, models=MODELS, optimizer=OPTIMIZERS))
+    def test_optimizers_train_step_by_step(self, judge: Judge, example: Example) -> None:
+        """C1 with momentum and Adam."""
         must_hold(judge, example)
 
     @offers("quadratic")
@@ -80,6 +89,14 @@ class TestAsync:
     @given(example=examples("async", workload="digits", steps=STEPS, models=MODELS, read_every=st.integers(1, 3)))
     def test_training_applies_what_was_computed(self, judge: Judge, example: Example) -> None:
         """C2, R5 on real data."""
+        must_hold(judge, example)
+
+    @offers("digits")
+    @takes("optimizer")
+    @suite_settings(quick=1, ci=2, nightly=40)
+    @given(example=examples("async", workload="digits", steps=STEPS, models=MODELS, optimizer=OPTIMIZERS))
+    def test_optimizers_apply_what_was_computed(self, judge: Judge, example: Example) -> None:
+        """C2 with momentum and Adam."""
         must_hold(judge, example)
 
     @offers("quadratic")

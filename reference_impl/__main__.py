@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from psconform.errors import BadInput
 from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
+from psconform.optimizers import HALVE_EVERY, OPTIMIZERS, SCHEDULES
 from psconform.probe import DECAY, Probe
 from psconform.times import parse_seconds
 
@@ -21,6 +22,7 @@ from .memory import keep_memory
 
 if TYPE_CHECKING:
     from .recovery import Recovery
+    from .shard import ShardConfig
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -53,6 +55,10 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--replication", choices=REPLICATIONS, default="between-graph", help="sync: or worker:0 owns all steps"
     )
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="what an update does with a gradient")
+    halving = f"halving: the learning rate, every {HALVE_EVERY} updates of a ps"
+    parser.add_argument("--schedule", choices=SCHEDULES, default="constant", help=halving)
+    parser.add_argument("--learning-rate", type=float, default=1.0, help="of an update (default: 1)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
     parser.add_argument("--checkpoint-every", default="50", help="steps of worker:0 (default: 50), or 500ms")
@@ -81,6 +87,13 @@ def _options(argv: list[str]) -> argparse.Namespace:
         parser.error("--replication is for --update sync without --quorum")
     if options.staleness >= 0 and options.update != "async":
         parser.error("--staleness is for --update async")
+    if not 0 < options.learning_rate < float("inf"):
+        parser.error(f"--learning-rate must be positive, got {options.learning_rate}")
+    plain = options.optimizer == "sgd" and options.schedule == "constant"
+    beyond = options.quorum or options.rate != "constant" or options.replication != "between-graph"
+    if not plain and (beyond or options.compression != "none"):
+        option = "--schedule" if options.optimizer == "sgd" else "--optimizer"
+        parser.error(f"{option} is for between-graph replication without --quorum, --rate and --compression")
     return options
 
 
@@ -172,13 +185,13 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         rate=options.rate,
         staleness=options.staleness if options.staleness >= 0 else None,
         compression=options.compression,
+        optimizer=options.optimizer,
+        schedule=options.schedule,
+        learning_rate=options.learning_rate,
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
     recovery = _recovery(options, probe)
-    if recovery is not None and options.defect not in RECOVERING:
-        raise SystemExit(f"--defect: {options.defect} is none of recovery, and goes without --checkpoint-dir")
-    if recovery is None and options.defect not in WORKERS:
-        raise SystemExit(f"--defect: {options.defect} is one of recovery, and needs --checkpoint-dir")
+    _check_defect(options.defect, config, recovers=recovery is not None)
     if job == "ps":
         logging.info("%s serves on %s", task, cluster[job][index])
         if recovery is not None:
@@ -187,7 +200,7 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
             serve(cluster, index, config)
         probe.close()
     elif recovery is not None:
-        survivor = survivor_type(options.defect, chief=index == 0)(cluster, probe, config, recovery)
+        survivor = survivor_type(options.defect, config, chief=index == 0)(cluster, probe, config, recovery)
         survivor.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, survivor.seen)
     elif one_client:
@@ -198,6 +211,18 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         worker = worker_type(options.defect, config)(cluster, probe, config)
         worker.train()
         logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
+
+
+def _check_defect(defect: str, config: ShardConfig, *, recovers: bool) -> None:
+    """SystemExit with one line if a worker of this set-up does not have this bug."""
+    from .defects import RECOVERING, WORKERS
+
+    if recovers and defect not in RECOVERING:
+        raise SystemExit(f"--defect: {defect} is none of recovery, and goes without --checkpoint-dir")
+    if not recovers and defect not in WORKERS:
+        raise SystemExit(f"--defect: {defect} is one of recovery, and needs --checkpoint-dir")
+    if not config.plain and defect and defect in WORKERS:
+        raise SystemExit(f"--defect: {defect} needs --optimizer sgd and --schedule constant")
 
 
 def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
@@ -230,6 +255,8 @@ def _replica(options: argparse.Namespace, *, workers: int, task: str) -> NoRetur
 
     if options.update != "sync" or options.quorum or options.compression != "none":
         raise SystemExit("TF_CONFIG: no job ps: then --update must be sync, without --quorum and --compression")
+    if options.optimizer != "sgd" or options.schedule != "constant":
+        raise SystemExit("TF_CONFIG: no job ps: then --optimizer must be sgd and --schedule constant")
     if options.defect not in REPLICAS:
         raise SystemExit(f"--defect: unknown {options.defect!r}; valid: {', '.join(filter(None, REPLICAS))}")
     probe = _probe(task, workers, options)

@@ -12,6 +12,8 @@ is passed over, and the one before is taken.
 ``tf.train.load_checkpoint(folder + "/step-50-epoch-0")`` gives these tensors:
 
 * ``theta_0``, ``theta_1`` ...: the parameters of each ps, float32[slots];
+* ``theta_0/momentum`` or ``theta_0/m`` and ``theta_0/v``, with ``--optimizer momentum`` or ``adam``: the moments of the
+  same parameters (psconform.optimizers), float32[slots]; with sgd there are none;
 * ``applied``: how many gradients of each worker are in them, int64[workers], the same on every ps;
 * ``step``: the step that the chief was about to take, ``epoch``: the cluster epoch it was read in, both int64.
 
@@ -26,7 +28,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,20 @@ _EPOCH = re.compile(r"epoch-(\d+)(\.done)?")
 class Cut:
     """One state of all shards: each holds the first ``applied[w]`` gradients of every worker w, and nothing else.
 
-    ``step`` is the one that the chief was about to take, ``epoch`` the one that it was read in.
+    ``step`` is the one that the chief was about to take, ``epoch`` the one that it was read in. ``moments`` are those
+    of each shard by name, of the same version as its parameters; empty: it has none.
     """
 
     step: int
     epoch: int
     applied: tuple[int, ...]
     thetas: list[Row]
+    moments: list[dict[str, Row]] = field(default_factory=list)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The moments that every shard has."""
+        return tuple(self.moments[0]) if self.moments else ()
 
     @property
     def name(self) -> str:
@@ -86,7 +95,8 @@ class Store:
                 _sync(path)
         before_commit()
         manifest = {"format": FORMAT, "step": cut.step, "epoch": cut.epoch, "applied": list(cut.applied)}
-        self._put(f"{cut.name}.json", _encode({**manifest, "shards": len(cut.thetas), "files": files}))
+        named = {"moments": list(cut.named)} if cut.named else {}
+        self._put(f"{cut.name}.json", _encode({**manifest, **named, "shards": len(cut.thetas), "files": files}))
         self._prune()
 
     def newest(self) -> Cut | None:
@@ -111,10 +121,13 @@ class Store:
             if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
                 return None
             reader = tf.train.load_checkpoint(str(self.folder / name))
-            thetas = [reader.get_tensor(f"theta_{i}") for i in range(manifest["shards"])]
+            shards = [f"theta_{i}" for i in range(manifest["shards"])]
+            thetas = [reader.get_tensor(theta) for theta in shards]
+            named = manifest.get("moments", [])
+            moments = [{name: reader.get_tensor(f"{theta}/{name}") for name in named} for theta in shards]
         except (OSError, ValueError, KeyError, RecursionError, tf.errors.OpError):
             return None
-        return Cut(manifest["step"], manifest["epoch"], tuple(manifest["applied"]), thetas)
+        return Cut(manifest["step"], manifest["epoch"], tuple(manifest["applied"]), thetas, moments if named else [])
 
     @property
     def empty(self) -> bool:
@@ -200,6 +213,8 @@ def _sync(path: Path) -> None:
 def _write_tensors(prefix: Path, cut: Cut) -> None:
     """An ordinary TensorFlow checkpoint, from a graph and a session of its own that no other task is part of."""
     tensors = {f"theta_{i}": np.asarray(theta, np.float32) for i, theta in enumerate(cut.thetas)}
+    for i, moments in enumerate(cut.moments):
+        tensors |= {f"theta_{i}/{name}": np.asarray(moment, np.float32) for name, moment in moments.items()}
     tensors |= {"applied": np.array(cut.applied, np.int64)}
     tensors |= {"step": np.array(cut.step, np.int64), "epoch": np.array(cut.epoch, np.int64)}
     with tf.Graph().as_default() as graph, tf.device("/device:CPU:0"):

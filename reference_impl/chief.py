@@ -17,9 +17,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
 from psconform.layout import Task
+from psconform.optimizers import MOMENTS
 from psconform.probe import Probe
 
 from .calls import PATIENCE_S, POLL_S, GaveUp
@@ -52,12 +54,14 @@ class RecoveringChief(RecoveringWorker):
             limits = tf.identity(self._limits)
         self._limit = [shard.limit(limits) for shard in self.shards]
         self._dismiss = [shard.dismiss() for shard in self.shards]
+        self._whole = [shard.whole() for shard in self.shards if shard.beside()]
 
     def _bind(self) -> None:
         super()._bind()
         self._run_restore = [self._bound([r], [s]) for r, s in zip(self._restore, self._states, strict=True)]
         self._run_limit = self._bound(self._limit, [self._limits])
         self._run_dismiss = self._bound(self._dismiss)
+        self._run_whole = self._bound(self._whole) if self._whole else None
 
     def join(self) -> None:
         super().join()
@@ -86,12 +90,17 @@ class RecoveringChief(RecoveringWorker):
             if not self.store.empty or any(look.epoch >= 0 for look in looks):
                 raise GaveUp(f"no checkpoint in {self.recovery.folder} is whole")
             cut = self._initial()
+        needed = MOMENTS[self.config.optimizer]
+        if cut.named != needed:
+            has, needs = (", ".join(names) or "none" for names in (cut.named, needed))
+            raise GaveUp(f"{cut.name} is of another optimizer: its moments are {has}, here they are {needs}")
         epoch = 0 if anew else max(self.store.epoch, cut.epoch, 0, *(look.epoch for look in looks)) + 1
         self.store.raise_epoch(epoch)
+        moments = cut.moments or [{} for _ in self.shards]
         for i, (shard, theta) in enumerate(zip(self.shards, cut.thetas, strict=True)):
             if i == len(self.shards) - 1 and not anew:
                 probe.at("restoring")
-            state = shard.packed(theta, cut.applied, epoch)
+            state = shard.packed(theta, cut.applied, epoch, moments[i])
             # A late one does no harm: it is refused by a shard that is in a later epoch.
             if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
                 return
@@ -113,7 +122,9 @@ class RecoveringChief(RecoveringWorker):
 
     def _initial(self) -> Cut:
         initial = [self.probe.initial(shard.index) for shard in self.shards]
-        cut = Cut(0, 0, (0,) * self.config.workers, initial)
+        named = MOMENTS[self.config.optimizer]
+        moments = [{name: np.zeros_like(theta) for name in named} for theta in initial] if named else []
+        cut = Cut(0, 0, (0,) * self.config.workers, initial, moments)
         self._write(cut)
         self.probe.initialised(initial)
         self._record(cut)
@@ -129,8 +140,10 @@ class RecoveringChief(RecoveringWorker):
         if self.config.sync:
             # At this version until this worker pushes again: nobody can be past it, so this is a cut.
             rows = self._pulled = self._pulled or self.rows(step)
-            self._save(step, rows)
-        elif (found := self._cut()) is not None:
+            found = self.states(rows)
+        else:
+            found = self._cut()
+        if found is not None:
             self._save(step, found)
         else:
             self.postponed = step + max(1, self.recovery.every // 4)
@@ -141,11 +154,33 @@ class RecoveringChief(RecoveringWorker):
             return step // every > self.saved // every
         return step > self.saved and time.monotonic() - self.saved_at >= self.recovery.every_s
 
-    def _save(self, step: int, rows: list[Row]) -> None:
-        """Begin to write a checkpoint, once the one before is written."""
+    def states(self, rows: list[Row]) -> list[Row] | None:
+        """These rows with the moments of the same version below them, float32[1 + moments, columns] each.
+
+        None if a call went wrong, or a shard has gone on: in sync, to a round in which this worker, before it was
+        started again, had a part already. The parameters before it are still there, the moments are not.
+        """
+        if self._run_whole is None:
+            return [row[np.newaxis] for row in rows]
+        found = self._ask(self._run_whole)
+        if found is None or any(
+            shard.epoch(state[0]) != shard.epoch(row) or shard.applied(state[0]) != shard.applied(row)
+            for shard, state, row in zip(self.shards, found, rows, strict=True)
+        ):
+            return None
+        return list(found)
+
+    def _save(self, step: int, states: list[Row]) -> None:
+        """Begin to write a checkpoint, of what `states` gives, once the one before is written."""
         self._await_write()
-        thetas = [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)]
-        cut = Cut(step, self.epoch, self.shards[0].applied(rows[0]), thetas)
+        thetas = [shard.theta(state[0]) for shard, state in zip(self.shards, states, strict=True)]
+        named = MOMENTS[self.config.optimizer]
+        moments = [
+            dict(zip(named, map(shard.theta, state[1:]), strict=True))
+            for shard, state in zip(self.shards, states, strict=True)
+        ]
+        applied = self.shards[0].applied(states[0][0])
+        cut = Cut(step, self.epoch, applied, thetas, moments if named else [])
         written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
         if written is None:
             commits = partial(self.probe.at, "checkpointing", step)
@@ -176,7 +211,10 @@ class RecoveringChief(RecoveringWorker):
             self.probe.checkpoint(cut.name, cut.clock)
 
     def _cut(self) -> list[Row] | None:
-        """In async, one state of all shards; None if that takes too long, as when a worker dies in half of a push."""
+        """In async, one state of all shards, as `states` gives it.
+
+        None if that takes too long, as when a worker dies in half of a push.
+        """
         workers = range(self.config.workers)
         try:
             if not self._let_in([0 for _ in workers]):
@@ -194,7 +232,7 @@ class RecoveringChief(RecoveringWorker):
             if rows is None:
                 return None
             found = [shard.applied(row) for shard, row in zip(self.shards, self._of_epoch(rows), strict=True)]
-            return list(rows) if all(count == cut for count in found) else None
+            return self.states(rows) if all(count == cut for count in found) else None
         finally:
             self._let_in([OPEN for _ in workers])
 
@@ -213,7 +251,9 @@ class RecoveringChief(RecoveringWorker):
             if any(min(look.limits) < OPEN for look in looks):
                 self._let_in([OPEN] * self.config.workers)
             if all(min(look.applied) >= steps for look in looks):
-                self._save(steps, self.rows(steps))
+                if (found := self.states(self.rows(steps))) is None:
+                    continue  # to `still`
+                self._save(steps, found)
                 break
             if waiting.over(looks):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import faulty_clients as clients
 from . import faulty_modes as modes
+from . import faulty_optimizers as optimizers
 from . import faulty_recovery as recovery
 from . import faulty_shards as shards
 from . import faulty_workers as workers
@@ -11,6 +12,7 @@ from . import reorder, samples
 from .chief import RecoveringChief
 from .in_graph import InGraph
 from .model_parallel import ModelParallel
+from .optimizers import OptimizingShard, RecoverableOptimizingShard
 from .quorum import QuorumWorker
 from .recovery import RecoveringWorker
 from .shard import Shard, ShardConfig
@@ -87,12 +89,22 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "joins-blind": recovery.JoinsBlind,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,
+    "adam-slots-lost": optimizers.MomentsLost,
+    "momentum-lost": optimizers.MomentsLost,
+    "schedule-restarts": optimizers.ScheduleRestarts,
 }
 """Of the chief, where the bug is its own; it has those of all workers, too."""
 
 
-def survivor_type(defect: str, *, chief: bool) -> type[RecoveringWorker]:
+def survivor_type(defect: str, config: ShardConfig, *, chief: bool) -> type[RecoveringWorker]:
     """The worker that survives, or the chief, with this bug or, without one, healthy."""
+    kind = _survivor_type(defect, chief=chief)
+    if config.plain or issubclass(kind.shard_type, RecoverableOptimizingShard):
+        return kind
+    return type(f"Optimizing{kind.__name__}", (kind,), {"shard_type": RecoverableOptimizingShard})
+
+
+def _survivor_type(defect: str, *, chief: bool) -> type[RecoveringWorker]:
     kind = RECOVERING[defect]
     if not chief:
         return RecoveringWorker if issubclass(kind, RecoveringChief) else kind
@@ -103,7 +115,11 @@ def survivor_type(defect: str, *, chief: bool) -> type[RecoveringWorker]:
 
 def worker_type(defect: str, config: ShardConfig) -> type[Worker]:
     """The worker with this bug or, without one, the healthy worker of this set-up."""
-    return QuorumWorker if config.quorum and not defect else WORKERS[defect]
+    if defect:
+        return WORKERS[defect]
+    if not config.plain:
+        return _with_shard(OptimizingShard)
+    return QuorumWorker if config.quorum else Worker
 
 
 def client_type(defect: str, replication: str) -> type[InGraph]:

@@ -246,7 +246,7 @@ class CutInHalf(RecoveringChief):
             if then is None:
                 return None
             if self._has_moved(self.shards[0].applied(before[0]), self.shards[-1].applied(then[-1])):
-                return [before[0], *then[1:]]
+                return self.states([before[0], *then[1:]])
             time.sleep(POLL_S)
         return None
 

@@ -13,6 +13,7 @@ of all shards agree on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from .shard import Row, Shard, ShardConfig, Tensor, tf1
 
+Moments = Mapping[str, Row]
 OPEN = 1 << 24
 """Limit of a worker that may push whatever it has."""
 TRAINS, DONE, LEFT = 0, 1, 2
@@ -98,7 +100,7 @@ class RecoverableShard(Shard):
     def look(self) -> Tensor:
         """What `looked` makes a `Look` of, float32[rows x (2 + workers) + 2 x workers]."""
         with self.device():
-            cells = [[row, column] for row in range(self.shape[0]) for column in range(self.column, self.shape[1])]
+            cells = [[row, column] for row in range(self.rows()) for column in range(self.column, self.shape[1])]
             known = tf.cond(
                 self.state.is_initialized(), lambda: self._cells(cells), lambda: tf.fill([len(cells)], -1.0)
             )
@@ -108,7 +110,7 @@ class RecoverableShard(Shard):
     def looked(self, answer: Row) -> Look:
         """What the answer to `look` says."""
         workers, columns = self.config.workers, self.counters + 1
-        rows = answer[: self.shape[0] * columns].reshape(-1, columns).astype(int)
+        rows = answer[: self.rows() * columns].reshape(-1, columns).astype(int)
         limits, marks = answer[-2 * workers :].reshape(2, -1).astype(int).tolist()
         return Look(int(rows[:, 0].min()), tuple(rows[:, 1:-1].max(0).tolist()), tuple(limits), tuple(marks))
 
@@ -139,11 +141,12 @@ class RecoverableShard(Shard):
             with tf.control_dependencies(told):
                 return tf.identity(after)
 
-    def packed(self, theta: Row, applied: tuple[int, ...], epoch: int) -> Row:
-        """A state for `restore`, float32[rows, columns]."""
+    def packed(self, theta: Row, applied: tuple[int, ...], epoch: int, moments: Moments | None = None) -> Row:
+        """A state for `restore`, float32[all rows, columns]; ``moments`` are for the shards of optimizers.py."""
+        del moments
         state = np.zeros(self.shape, np.float32)
-        state[:, self.column] = epoch
-        row = state[sum(applied) // self.quorum() % self.shape[0]]
+        state[: self.rows(), self.column] = epoch
+        row = state[sum(applied) // self.quorum() % self.rows()]
         row[: self.config.slots] = theta
         row[-self.counters :] = *applied, sum(applied)
         return state

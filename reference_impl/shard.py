@@ -53,7 +53,8 @@ class ShardConfig:
     subtracts the gradients (decoupled weight decay: Loshchilov and Hutter 2019), ``quorum`` the gradients that complete
     a sync round (0: those of all workers), ``staleness`` how many steps a worker may be ahead of another in
     async (None: any number); with the ``rate`` staleness-aware a ps divides a gradient by max(1, its staleness).
-    ``compression`` is what a worker does to gradients: see compress.py.
+    ``compression`` is what a worker does to gradients: see compress.py. ``optimizer`` and ``schedule`` other than sgd
+    and constant are for the shards of optimizers.py.
     """
 
     slots: int
@@ -68,6 +69,13 @@ class ShardConfig:
     staleness: int | None = None
     rate: str = "constant"
     compression: str = "none"
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+
+    @property
+    def plain(self) -> bool:
+        """An update is plain SGD at a constant rate."""
+        return self.optimizer == "sgd" and self.schedule == "constant"
 
     @property
     def aware(self) -> bool:
@@ -96,7 +104,7 @@ class Shard:
         self.counters = config.workers + 1
         # aligned, so that TensorFlow cuts a row out of a message without copying it
         columns = config.slots + config.workers + self.more + self.counters
-        self.shape = [self.rows(), -(-columns // ALIGN) * ALIGN]
+        self.shape = [self.rows() + self.beside(), -(-columns // ALIGN) * ALIGN]
         self.refusals = -(config.workers + self.more + self.counters)  # where these begin, from the end of a row
         with self.device():
             self.state = tf1.get_variable(
@@ -122,8 +130,12 @@ class Shard:
         return tf.device(f"/job:ps/task:{self.index}/device:CPU:0")
 
     def rows(self) -> int:
-        """Rows of the state."""
+        """Rows of the state that hold parameters."""
         return 2 if self.config.sync else 1
+
+    def beside(self) -> int:
+        """Rows behind them."""
+        return 0
 
     def initialised(self) -> Tensor:
         """bool: the state has been written."""
@@ -157,7 +169,7 @@ class Shard:
         Here, and not in the graph, where that would be another copy: TensorFlow copies what it is given unless it is
         aligned, as a message is.
         """
-        np.multiply(gradient, np.float32(self.weight() * self.config.learning_rate), out=message[: self.config.slots])
+        np.multiply(gradient, np.float32(self.share()), out=message[: self.config.slots])
         message[-TAIL:] = step, second
 
     def message(self, sent: Tensor, worker: int) -> Tensor:
@@ -230,14 +242,14 @@ class Shard:
         return self.shape[1] + self.refusals, self.shape[1]
 
     def _totals(self) -> Tensor:
-        return tf.cast(self._cells([[[r, self.shape[1] - 1]] for r in range(self.shape[0])]), tf.int32)
+        return tf.cast(self._cells([[[r, self.shape[1] - 1]] for r in range(self.rows())]), tf.int32)
 
     def _version(self, totals: Tensor) -> Tensor:
         return tf.reduce_max(totals, 0) // self.quorum()  # int32, for TensorFlow divides floats by multiplying
 
     def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
         first = self.shape[1] - self.counters
-        found = self._cells([[[r, first + c] for r in range(self.shape[0])] for c in (worker, self.config.workers)])
+        found = self._cells([[[r, first + c] for r in range(self.rows())] for c in (worker, self.config.workers)])
         # The rest without a control dependency on the lock, which would start each constant on a thread of its own.
         with tf.control_dependencies(None):
             applied, totals = tf.unstack(tf.expand_dims(tf.cast(found, tf.int32), 2))  # [rows, 1] each
@@ -268,6 +280,19 @@ class Shard:
         version = self._version(totals)
         newest, target = tf.argmax(totals, output_type=tf.int32), 1 - version % 2
         first = tf.not_equal(newest, target)
+        with tf.control_dependencies([_if(fresh[0], lambda: self.join(delta, totals, newest, target, first))]):
+            after = self._version(totals + tf.cast(fresh, tf.int32))
+            news = tf.fill(after - version, after[0])  # none, or one
+        told = [queue.enqueue_many(news) for peer, queue in enumerate(self.wakeups) if peer != worker]
+        with tf.control_dependencies(told):
+            return tf.identity(after)
+
+    def join(self, delta: Tensor, totals: Tensor, newest: Tensor, target: Tensor, first: Tensor) -> Any:
+        """Take a gradient into the row ``target``, [1], made of the row ``newest``, [1], if it is the first one there.
+
+        ``totals``, [rows, 1], are those before it.
+        """
+        del totals
 
         def begin() -> Any:
             row = self.state.sparse_read(newest)
@@ -277,12 +302,7 @@ class Shard:
         def go_on() -> Any:
             return tf.raw_ops.ResourceScatterSub(resource=self.state.handle, indices=target, updates=delta)
 
-        with tf.control_dependencies([_if(fresh[0], lambda: _if(first[0], begin, go_on))]):
-            after = self._version(totals + tf.cast(fresh, tf.int32))
-            news = tf.fill(after - version, after[0])  # none, or one
-        told = [queue.enqueue_many(news) for peer, queue in enumerate(self.wakeups) if peer != worker]
-        with tf.control_dependencies(told):
-            return tf.identity(after)
+        return _if(first[0], begin, go_on)
 
     def _decayed(self, row: Tensor) -> Tensor:
         """What decay takes from a row: a share of each parameter, and nothing of the counters."""
@@ -312,6 +332,10 @@ class Shard:
     def quorum(self) -> int:
         """Gradients in a sync round."""
         return self.config.per_round
+
+    def share(self) -> float:
+        """What a worker multiplies its gradients with."""
+        return self.weight() * self.config.learning_rate
 
     def weight(self) -> float:
         """Weight of each gradient in an update: in sync 1/N for a mean, 1 for a sum."""

@@ -21,16 +21,20 @@ CLAIMS = Claims(read_atomicity="per-shard", recovery="checkpoint", liveness="pro
 
 
 class Story:
-    def __init__(self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS, update="async"):
+    vector_every = 5
+
+    def __init__(
+        self, folder: Path, *, steps=12, workers=2, ps=2, claims=CLAIMS, update="async", layout=None, workload=None
+    ):
         self.folder, self.steps = new_folder(folder), steps
         self.manifest = Manifest(
             run="told",
             created="2026-01-01T00:00:00+0000",
             target="told",
             source="tests/stories.py",
-            layout=Layout(ps=ps, workers=workers, update=update),
+            layout=layout or Layout(ps=ps, workers=workers, update=update),
             claims=claims,
-            workload=Workload(steps=steps, unit=UNIT),
+            workload=workload or Workload(steps=steps, unit=UNIT),
             faults=[],
         )
         self.spec_path = write_spec(self.folder, self.manifest, wait_s=0.0)
@@ -47,7 +51,7 @@ class Story:
         self.probes[0].initialised(self.theta)
 
     def _probe(self, worker):
-        spec = {**self.manifest.spec, "vector_every": 5, "wait_s": 0.0}
+        spec = {**self.manifest.spec, "vector_every": self.vector_every, "wait_s": 0.0}
         return Probe(spec, task=f"worker:{worker}", incarnation=self.lives[worker], folder=str(self.folder))
 
     def next_step(self, worker):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
@@ -122,3 +125,28 @@ def test_finished(store):
     assert not store.finished
     store.finish()
     assert store.finished
+
+
+def with_moments(step):
+    plain = cut(step)
+    return dataclasses.replace(plain, moments=[{"m": theta + 1, "v": theta + 2} for theta in plain.thetas])
+
+
+def test_moments_are_beside_the_parameters_under_documented_names(store):
+    import tensorflow as tf
+
+    store.save(with_moments(50))
+    reader = tf.train.load_checkpoint(str(store.folder / "step-50-epoch-0"))
+    names = [f"theta_{i}{moment}" for i in range(2) for moment in ("", "/m", "/v")]
+    assert sorted(reader.get_variable_to_shape_map()) == ["applied", "epoch", "step", *names]
+    found = store.newest()
+    assert found.named == ("m", "v")
+    for saved, loaded in zip(with_moments(50).moments, found.moments, strict=True):
+        for name in ("m", "v"):
+            np.testing.assert_array_equal(saved[name], loaded[name])
+
+
+def test_a_manifest_without_moments_is_as_it_was(store):
+    store.save(cut(0))
+    assert "moments" not in json.loads((store.folder / "step-0-epoch-0.json").read_text())
+    assert store.newest().named == ()

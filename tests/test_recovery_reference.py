@@ -195,6 +195,20 @@ def test_a_task_that_is_there_already_is_refused(cluster):
         job.finish()
 
 
+@BOTH
+def test_moments_are_none_of_another_optimizer(cluster, update):
+    with cluster(update=update) as job:
+        job.until(lambda: job.count("worker:0", "checkpoint") >= 2)
+        job.kill(*job.tasks)
+        job.argv += ["--optimizer", "momentum"]
+        for task in job.tasks:
+            job.start(task)
+        job.ended("worker:0")
+        assert job.status("worker:0") == 1
+        said = "is of another optimizer: its moments are none, here they are momentum"
+        assert said in job.log("worker:0").splitlines()[-1]
+
+
 def test_finished_training_is_not_begun_again(cluster):
     with cluster(update="async", steps=10) as job:
         job.finish()

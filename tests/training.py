@@ -5,6 +5,37 @@ from __future__ import annotations
 import numpy as np
 
 from psconform.models import Batches
+from psconform.optimizers import HALVE_EVERY
+
+
+def update32(rule, moments, gradient, updates):
+    """What an update takes from the parameters, and the moments after it, in float32 as a trainer computes it."""
+    f = np.float32
+    rate = rule.learning_rate * (0.5 ** (updates // HALVE_EVERY) if rule.schedule == "halving" else 1)
+    if rule.optimizer == "adam":
+        t = updates + 1
+        m = f(0.9) * moments[0] + f(0.1) * gradient
+        v = f(0.999) * moments[1] + f(0.001) * (gradient * gradient)
+        factor = f(rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t))
+        return factor * m / (np.sqrt(v) + f(1e-7)), np.stack([m, v])
+    if rule.optimizer == "momentum":
+        moments = f(0.9) * moments + gradient
+        gradient = moments[0]
+    return f(rate) * gradient, moments
+
+
+def sync_training(model, data, batches: Batches, *, start, steps, rule, order):
+    """Like `sync_sgd`, with any update rule."""
+    path, moments = [np.array(start, np.float32)], rule.begin(model.size).astype(np.float32)
+    for step in range(steps):
+        total, weights = np.zeros(model.size, np.float32), batches.weights(step)
+        for worker in order.permutation(batches.workers):
+            _, ids = batches.of(worker, step)
+            x, y = (None, None) if data is None else (data.train_x[ids], data.train_y[ids])
+            total += model.gradient(path[-1], x, y) * np.float32(weights[worker] if data is not None else 1)
+        change, moments = update32(rule, moments, total / np.float32(batches.workers), step)
+        path.append(path[-1] - change)
+    return np.array(path)
 
 
 def sync_sgd(model, data, batches: Batches, *, start, steps, learning_rate, order=None, lost=None):

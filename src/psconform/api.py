@@ -100,6 +100,8 @@ def judge(
     rate: str = "constant",
     local_steps: int = 1,
     replication: str = "between-graph",
+    optimizer: str = "sgd",
+    schedule: str = "constant",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -136,6 +138,8 @@ def judge(
         rate: async only: ``constant``, or ``staleness-aware``: divided by the staleness of a gradient.
         local_steps: layouts with ps=0: steps that a replica takes by itself before all are averaged.
         replication: sync only: ``between-graph``, ``in-graph`` or ``model-parallel``.
+        optimizer: digits and quadratic, between-graph: ``sgd``, ``momentum`` or ``adam``; see psconform.optimizers.
+        schedule: the same: ``constant``, or ``halving``: the learning rate halves every 50 updates of a ps.
         workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
@@ -143,7 +147,8 @@ def judge(
         read_every: async only: read every so many steps.
         model: workload digits: ``softmax`` or ``mlp``.
         batch: workload digits: samples of each worker in a step.
-        learning_rate: workloads digits and quadratic: of a round or an update; by default 0.1 and 0.02.
+        learning_rate: workloads digits and quadratic: of a round or an update; by default 0.1 and 0.02 (momentum 0.01
+            and 0.002, adam 0.001 and 0.01).
         delay: digits and quadratic: age in steps of the parameters at which a gradient is taken.
         condition: workload quadratic: its condition number.
         compression: workload dense-ledger: what a worker does to gradients, for targets that declare it: ``topk``.
@@ -176,6 +181,8 @@ def judge(
         rate=rate,
         local_steps=local_steps,
         replication=replication,
+        optimizer=optimizer,
+        schedule=schedule,
         workload=workload,
         steps=steps,
         seed=seed,

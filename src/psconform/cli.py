@@ -63,6 +63,10 @@ def run(
     replication: Annotated[
         str, typer.Option(help="Sync only: between-graph, in-graph or model-parallel (digits, quadratic).")
     ] = "between-graph",
+    optimizer: Annotated[str, typer.Option(help="Digits, quadratic: sgd, momentum or adam.")] = "sgd",
+    schedule: Annotated[
+        str, typer.Option(help="Digits, quadratic: constant, or halving: the learning rate, every 50 updates.")
+    ] = "constant",
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
@@ -71,7 +75,8 @@ def run(
     model: Annotated[str, typer.Option(help="Workload digits: softmax or mlp.")] = "softmax",
     batch: Annotated[int, typer.Option(help="Workload digits: samples of each worker in a step.")] = 16,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Workloads digits (default 0.1) and quadratic (0.02): of a round or an update.")
+        float | None,
+        typer.Option(help="Digits, quadratic: of a round or an update. Default 0.1, 0.02; see the API for optimizers."),
     ] = None,
     delay: Annotated[int, typer.Option(help="Digits, quadratic: age in steps of what a gradient is taken at.")] = 0,
     condition: Annotated[float, typer.Option(help="Workload quadratic: its condition number.")] = 10.0,
@@ -130,6 +135,8 @@ def run(
         "rate": rate,
         "local_steps": local_steps,
         "replication": replication,
+        "optimizer": optimizer,
+        "schedule": schedule,
         "workload": workload,
         "steps": steps,
         "seed": seed,

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from .errors import BadInput
+from .optimizers import OPTIMIZERS, SCHEDULES
 
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
@@ -61,6 +62,8 @@ class Layout:
     ``local_steps`` is how many steps a replica takes by itself before all are averaged (1: gradients are, each step).
     ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
     spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
+    ``optimizer`` and ``schedule`` are what an update does with a gradient, and how its learning rate changes; see
+    optimizers.py.
     """
 
     ps: int = 2
@@ -72,6 +75,8 @@ class Layout:
     rate: str = "constant"
     local_steps: int = 1
     replication: str = "between-graph"
+    optimizer: str = "sgd"
+    schedule: str = "constant"
 
     def __post_init__(self) -> None:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
@@ -95,6 +100,7 @@ class Layout:
         if self.rate != "constant" and self.update != "async":
             raise BadInput("--rate", "is for --update async", value=self.rate)
         self._check_replication()
+        self._check_rule()
         if self.all_reduce:
             self._check_all_reduce()
         if not self.all_reduce and self.local_steps != 1:
@@ -124,6 +130,26 @@ class Layout:
             problem = "must be between-graph with --quorum: one client has no late workers"
             raise BadInput("--replication", problem, value=self.replication)
 
+    def _check_rule(self) -> None:
+        """An optimizer or a schedule is a matter of one ps, whose rounds or gradients all count alike."""
+        if self.optimizer not in OPTIMIZERS:
+            raise BadInput("--optimizer", "unknown optimizer", value=self.optimizer, choices=OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise BadInput("--schedule", "unknown schedule", value=self.schedule, choices=SCHEDULES)
+        if self.plain:
+            return
+        option, value, only = ("--optimizer", self.optimizer, "sgd")
+        if self.optimizer == "sgd":
+            option, value, only = ("--schedule", self.schedule, "constant")
+        for with_, excluded in (
+            ("--quorum", bool(self.quorum)),
+            ("--rate", self.rate != "constant"),
+            (f"--replication {self.replication}", self.replication != "between-graph"),
+            ("replicas, --layout ps=0", self.all_reduce),
+        ):
+            if excluded:
+                raise BadInput(option, f"must be {only} with {with_}", value=value, choices=(only,))
+
     @classmethod
     def parse(
         cls,
@@ -136,6 +162,8 @@ class Layout:
         rate: str = "constant",
         local_steps: int = 1,
         replication: str = "between-graph",
+        optimizer: str = "sgd",
+        schedule: str = "constant",
     ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
@@ -163,6 +191,8 @@ class Layout:
             rate=rate,
             local_steps=local_steps,
             replication=replication,
+            optimizer=optimizer,
+            schedule=schedule,
         )
 
     @property
@@ -191,8 +221,18 @@ class Layout:
         return self.quorum or self.workers
 
     @property
+    def plain(self) -> bool:
+        """Updates are plain SGD at a constant learning rate: a ps has no state beside the parameters."""
+        return self.optimizer == "sgd" and self.schedule == "constant"
+
+    @property
     def mode(self) -> str:
-        """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``."""
+        """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``, adam."""
+        rule = f", {self.optimizer}" if self.optimizer != "sgd" else ""
+        return self._exchange + rule + (f", {self.schedule} rate" if self.schedule != "constant" else "")
+
+    @property
+    def _exchange(self) -> str:
         if self.update != "sync":
             return (
                 self.update

@@ -91,14 +91,8 @@ def _gone_back(history: History, worker: Worker) -> Iterator[str]:
             )
 
 
-def one_cut(history: History) -> Verdict:
-    """R4: all shards come from one checkpoint, or the Target declares partial recovery.
-
-    In its first read after a rollback a worker sees of its own gradients exactly those in the checkpoint, in every
-    variable (it has pushed none since), and of the others' at least those.
-
-    Assumes: a restore that names a recorded checkpoint, and that psconform knows the ps of each variable.
-    """
+def restored_cut(history: History) -> Verdict:
+    """R4 on a ledger: see `resumed.one_cut`."""
     return _first_reads(history, "R4")
 
 

@@ -23,6 +23,8 @@ from . import (
     recovery,
     replicas,
     replication,
+    resumed,
+    serial,
     staleness,
     straggler,
     synchronous,
@@ -94,7 +96,7 @@ CHECKS: tuple[Check, ...] = (
     Check("R1", "delivery", delivery.delivery_class, "delivery", acked=True),
     Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once"), acked=True),
     Check("R3", "rollback", recovery.rollback, "recovery", workloads=COUNTED),
-    Check("R4", "one cut", recovery.one_cut, "recovery", ("none", "partial"), workloads=COUNTED),
+    Check("R4", "one cut", resumed.one_cut, "recovery", ("none", "partial"), workloads=(*COUNTED, *TRAINED)),
     Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
     Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
     Check("R7", "torn checkpoint", torn.whole_checkpoint, "recovery", workloads=COUNTED),
@@ -103,7 +105,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "C1",
         "serial SGD",
-        convergence.follows_serial,
+        serial.follows_serial,
         "barrier",
         ("none", "r-of-n"),
         SYNC,
@@ -141,7 +143,7 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
-UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "M1", "L1", "C3")
+UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "M1", "L1", "C1", "C3")
 """They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""

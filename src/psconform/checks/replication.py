@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..history.model import History
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.serial import STEP_ERROR, drift_tolerance
-from .convergence import Path, Training, by_round, is_stable, relative, serial_path, step_residuals, training_of
+from .path import Path, Training, by_round, is_stable, relative, serial_path, step_residuals, training_of
 from .witness import MOST
 
 Pairs = dict[str, tuple[dict[int, Path], dict[int, Path]]]

@@ -10,7 +10,8 @@ import numpy as np
 from ..history.model import History
 from ..models import Classifier, join
 from ..trained import batches_of, model_of
-from ..workloads.serial import serial_sgd
+from ..workloads.rules import Rule
+from ..workloads.serial import serial_training
 
 POINTS = 50
 """At most so many losses of each curve are computed; between them the curve is a straight line."""
@@ -55,13 +56,13 @@ def curves_of(history: History) -> Curves | None:
     steps = history.steps
     sync = layout.update == "sync"
     union = {**history.spec, "workers": layout.workers if sync else 1}
-    path = serial_sgd(
+    path = serial_training(
         model,
         data,
         batches_of(union, data),
         start=model.initial(history.workload.seed),
         steps=steps if sync else steps * layout.workers,
-        learning_rate=history.workload.learning_rate,
+        rule=Rule(learning_rate=history.workload.learning_rate, optimizer=layout.optimizer, schedule=layout.schedule),
     )[:: 1 if sync else layout.workers]
     x, y = (None, None) if data is None else (data.train_x, data.train_y)
     thetas = {"serial": dict(enumerate(path))}

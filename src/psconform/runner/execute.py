@@ -135,11 +135,12 @@ class _Execution:
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""
-        workload: dict[str, str | int] = {
+        workload: dict[str, str | int | float] = {
             "workload": self.manifest.workload.name,
             "steps": self.manifest.workload.steps,
             "seed": self.manifest.workload.seed,
             "compression": self.manifest.workload.compression,
+            **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
         self.lives[task] += 1
         command = self.plan.target.command(task, self.addresses, layout=self.layout, workload=workload)

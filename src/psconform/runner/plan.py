@@ -27,7 +27,11 @@ CHECKPOINT_EVERY = 50
 PATIENCE_S = 60.0
 
 
-LEARNING_RATES = {"digits": 0.1, "quadratic": 0.02}
+LEARNING_RATES = {
+    "digits": {"sgd": 0.1, "momentum": 0.01, "adam": 0.001},
+    "quadratic": {"sgd": 0.02, "momentum": 0.002, "adam": 0.01},
+}
+"""By workload and optimizer; one of momentum acts tenfold in the end."""
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
 the others would fill the disk."""
@@ -76,6 +80,8 @@ class Plan:
         parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
         parts += ["--local-steps", str(self.layout.local_steps)] if self.layout.local_steps > 1 else []
         parts += ["--replication", self.layout.replication] if self.layout.replication != "between-graph" else []
+        parts += ["--optimizer", self.layout.optimizer] if self.layout.optimizer != "sgd" else []
+        parts += ["--schedule", self.layout.schedule] if self.layout.schedule != "constant" else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
@@ -112,6 +118,8 @@ def make_plan(
     rate: str = "constant",
     local_steps: int = 1,
     replication: str = "between-graph",
+    optimizer: str = "sgd",
+    schedule: str = "constant",
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -139,6 +147,8 @@ def make_plan(
         ("--reduction", reduction),
         ("--rate", rate),
         ("--replication", replication),
+        ("--optimizer", optimizer),
+        ("--schedule", schedule),
         ("--defect", defect),
         ("TARGET", target),
     ):
@@ -165,13 +175,15 @@ def make_plan(
             rate=rate,
             local_steps=local_steps,
             replication=replication,
+            optimizer=optimizer,
+            schedule=schedule,
         )
     )
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
     if model not in MODELS:
         raise BadInput("--model", "unknown model", value=model, choices=MODELS)
-    speed = LEARNING_RATES.get(workload, 0.0) if learning_rate is None else learning_rate
+    speed = LEARNING_RATES.get(workload, {}).get(shape.optimizer, 0.0) if learning_rate is None else learning_rate
     limits: dict[str, tuple[float, float, float]] = {
         "--steps": (steps, 1, MAX_STEPS.get(workload, MAX_CELLS) // shape.workers),
         "--batch": (batch, 1, MAX_BATCH // shape.workers),
@@ -252,6 +264,10 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
     if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
         problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
         raise BadInput("--workload", problem, value=workload)
+    if not layout.plain and workload not in LEARNING_RATES:
+        option, value = ("optimizer", layout.optimizer) if layout.optimizer != "sgd" else ("schedule", layout.schedule)
+        problem = f"must be digits or quadratic with --{option} {value}: a ledger is what plain SGD makes"
+        raise BadInput("--workload", problem, value=workload, choices=LEARNING_RATES)
     if padding and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --padding", value=workload)
     if padding and layout.all_reduce:

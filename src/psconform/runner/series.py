@@ -149,6 +149,8 @@ class Series:
             "rate": plan.layout.rate,
             "local_steps": plan.layout.local_steps,
             "replication": plan.layout.replication,
+            "optimizer": plan.layout.optimizer,
+            "schedule": plan.layout.schedule,
             "defect": plan.defect,
             "slow": dict(plan.workload.slow),
             "asked_for": len(self.plans),

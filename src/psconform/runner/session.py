@@ -98,7 +98,13 @@ class Session:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
         layout = dataclasses.replace(
-            plan.layout, workers=1, quorum=min(plan.layout.quorum, 1), local_steps=1, replication="between-graph"
+            plan.layout,
+            workers=1,
+            quorum=min(plan.layout.quorum, 1),
+            local_steps=1,
+            replication="between-graph",
+            optimizer="sgd",
+            schedule="constant",
         )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         self.clusters += 1
@@ -128,11 +134,15 @@ def _calm(plan: Plan) -> Plan:
 
 
 def _rate(plan: Plan, unit: float) -> float:
-    """What the probe multiplies a model's gradient with, so that a round or an update has the plan's learning rate."""
-    layout = plan.layout
+    """What the probe multiplies a model's gradient with, so that a round or an update has the plan's learning rate.
+
+    With an optimizer or a schedule the trainer applies that itself, and gets the gradient as it is: of a round their
+    mean, of an update in async the gradient.
+    """
+    layout, speed = plan.layout, plan.workload.learning_rate if plan.layout.plain else 1.0
     mean = layout.update == "sync" and plan.target.claimed(layout).reduction == "mean"
     own = unit / UNIT * (layout.per_round if mean else 1)  # of a gradient that nobody else's is averaged with
-    return plan.workload.learning_rate / (own if mean or layout.update == "async" else own * layout.per_round)
+    return speed / (own if mean or layout.update == "async" else own * layout.per_round)
 
 
 def _stamp(source: str) -> str:

@@ -44,6 +44,9 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--local-steps={local_steps}",
         "--replication={replication}",
         "--compression={compression}",
+        "--optimizer={optimizer}",
+        "--schedule={schedule}",
+        "--learning-rate={learning_rate}",
     )
     if defect:
         command += (f"--defect={defect}",)
@@ -97,8 +100,9 @@ def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) ->
         if value == usual and mode in defect.mode:
             hint = f"Give {option} {defect.mode[mode]}"
             raise BadInput(option, f"defect {name} needs it", value=value, hint=hint)
-    if (needed := defect.mode.get("replication", layout.replication)) != layout.replication:
-        raise BadInput("--replication", f"defect {name} needs {needed} to show", value=layout.replication)
+    for named in ("replication", "optimizer", "schedule"):
+        if (needed := defect.mode.get(named, getattr(layout, named))) != (given := getattr(layout, named)):
+            raise BadInput(f"--{named}", f"defect {name} needs {needed} to show", value=given)
     if "staleness" in defect.mode and steps is not None and steps < 5 * (layout.staleness or 0):
         problem = f"is too much for defect {name} to show in {steps} steps"
         raise BadInput("--staleness", problem, value=layout.staleness)

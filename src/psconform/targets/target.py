@@ -30,6 +30,9 @@ PLACEHOLDERS = (
         "steps",
         "seed",
         "compression",
+        "optimizer",
+        "schedule",
+        "learning_rate",
         "python",
         "here",
     ),
@@ -38,8 +41,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
-OPTIONS = (*MODES, "local_steps", "replication")
-"""Fields of the layout that a target takes if its commands contain the placeholder; the last two change no claim."""
+OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule")
+"""Fields of the layout that a target takes if its commands contain the placeholder; the last four change no claim."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class Target:
         return claims
 
     def command(
-        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
+        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int | float]
     ) -> Command:
         """The command that starts ``task`` in a cluster with these addresses."""
         job = self.jobs[task.job]
@@ -142,7 +145,7 @@ class Target:
         return Command(argv, tuple(env), job.entry, "" if job.entry else str(self.here))
 
     def _values(
-        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int]
+        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int | float]
     ) -> dict[str, str]:
         hosts = {job: [a for t, a in sorted(addresses.items()) if t.job == job] for job in ("ps", "worker")}
         host, _, port = addresses[task].rpartition(":")
@@ -165,6 +168,9 @@ class Target:
             "local_steps": layout.local_steps,
             "replication": layout.replication,
             "compression": "none",
+            "optimizer": layout.optimizer,
+            "schedule": layout.schedule,
+            "learning_rate": 1.0,
             "python": sys.executable,
             "here": self.here,
             **workload,

@@ -82,6 +82,10 @@ def load_target(path: Path) -> Target:
     if file.jobs.ps is None and "async" in claims:
         hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
         raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
+    modes = tuple(mode for mode in OPTIONS if any(_uses(job, mode) for job in jobs.values()))
+    if {"optimizer", "schedule"} & set(modes) and not any(_uses(job, "learning_rate") for job in jobs.values()):
+        hint = "With an optimizer or a schedule the learning rate is the trainer's to apply"
+        raise BadInput(f"{path}: jobs", "take {optimizer} or {schedule} without {learning_rate}", hint=hint)
     return Target(
         name=file.name,
         source=str(path.resolve()),
@@ -91,7 +95,7 @@ def load_target(path: Path) -> Target:
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
-        modes=tuple(mode for mode in OPTIONS if any(_uses(job, mode) for job in jobs.values())),
+        modes=modes,
         compressions=tuple(file.compressions),
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )

@@ -12,6 +12,13 @@ TensorFlow 2.21 on the CPU: the relative distance after k steps was at most
 once and still 2e-4 after 300 further steps, where 1.2e-5 is allowed. A learning rate at which training itself is
 unstable (`Mlp` at 2, `Softmax` at 4) multiplies every rounding, and no tolerance on the path can hold; there, and to
 name the step that is wrong, use `step_errors`, which judges each step from where the run itself stood.
+
+With momentum, Adam and a schedule (rules.py) the same tolerances hold. Measured in numpy for the same models and
+`Quadratic`, 2 and 4 workers, 300 steps, at the usual learning rates (momentum up to ten times those): the distance was
+2.3e-8 to 5.5e-8 x sqrt(k), that of a step 2.5e-8 to 7.8e-8. Adam at larger rates is another matter: it makes a step
+of full size of any gradient, so also of one near its epsilon that is all rounding (`Mlp` at 0.01: 7.5e-7 in the first
+step, at 0.05 3.7e-6). C1 then adds what float32 makes of the gradient to the tolerance of a step, and does not judge
+the path, for there a nudge of the parameters grows likewise.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Batches, Data, Model, Vector
+from .rules import Rule
 
 Trajectory = NDArray[np.float64]
 DRIFT = 5e-7
@@ -68,14 +76,30 @@ def delayed_sgd(
 
     x[k+1] = x[k] - learning_rate * gradient(x[max(0, k - delay)]; union batch of step k).
     """
+    rule = Rule(learning_rate=learning_rate)
+    return serial_training(model, data, batches, start=start, steps=steps, rule=rule, delay=delay)
+
+
+def serial_training(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    start: Vector,
+    steps: int,
+    rule: Rule,
+    delay: int = 0,
+) -> Trajectory:
+    """Like `delayed_sgd`, with any update rule: float64[steps + 1, size]."""
     if steps < 0 or delay < 0:
         raise ValueError(f"steps and delay must be at least 0, got {steps} and {delay}")
-    path = np.empty((steps + 1, model.size))
+    path, moments = np.empty((steps + 1, model.size)), rule.begin(model.size)
     path[0] = start
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is a result
         for step in range(steps):
             gradient = union_gradient(model, data, batches, theta=path[max(0, step - delay)], step=step)
-            path[step + 1] = path[step] - learning_rate * gradient
+            change, moments = rule.update(moments, gradient, step)
+            path[step + 1] = path[step] - change
     return path
 
 
@@ -106,11 +130,25 @@ def step_errors(
 
     |reads[k+1] - (reads[k] - learning_rate * union gradient(reads[k]))| / |reads[k]|, in float64: nothing accumulates.
     """
-    path = np.asarray(reads, np.float64)
+    return errors_of_steps(model, data, batches, reads=reads, rule=Rule(learning_rate=learning_rate))
+
+
+def errors_of_steps(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    reads: Sequence[Vector],
+    rule: Rule,
+) -> NDArray[np.float64]:
+    """Like `step_errors`, with any update rule: its moments are those of the gradients where the run stood."""
+    path, moments = np.asarray(reads, np.float64), rule.begin(model.size)
     expected = np.empty_like(path[1:])
     with np.errstate(over="ignore", invalid="ignore"):
         for step, theta in enumerate(path[:-1]):
-            expected[step] = theta - learning_rate * union_gradient(model, data, batches, theta=theta, step=step)
+            gradient = union_gradient(model, data, batches, theta=theta, step=step)
+            change, moments = rule.update(moments, gradient, step)
+            expected[step] = theta - change
     return _relative(path[1:] - expected, path[:-1])
 
 

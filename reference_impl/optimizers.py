@@ -1,0 +1,128 @@
+"""Momentum, Adam and a learning-rate schedule on the ps, for the rules of `psconform.optimizers`.
+
+The moments are rows of the state behind those of the parameters, so an update is still one assignment in one critical
+section, and a worker reads and sends what it does with plain SGD::
+
+    row 0, in sync also row 1     [ theta | padding | applied: one per worker | total ]    as in shard.py
+    a row per moment              [ moment | nothing ]
+
+In sync the row of the open round holds minus the sum of its gradients where its parameters will be. The last gradient
+of the round turns it into the next version, and the moments into theirs: so the optimizer is applied once a round, to
+the mean (or sum). In async each gradient is an update. The number of updates, for Adam's correction and the schedule,
+is the version, that is: what the counters say. It goes back when they do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from psconform.optimizers import BETA_1, BETA_2, EPSILON, HALVE_EVERY, MOMENTS, MOMENTUM
+
+from .recoverable import Moments, RecoverableShard
+from .shard import Row, Shard, Tensor, _if
+
+
+class Optimizing(Shard):
+    """What makes a shard of another one: put before it among the bases."""
+
+    def beside(self) -> int:
+        """One row for each moment."""
+        return len(MOMENTS[self.config.optimizer])
+
+    def share(self) -> float:
+        """The learning rate comes last, on the ps."""
+        return self.weight()
+
+    def _row(self, version: Any) -> Tensor:
+        return super()._row(version) if self.config.sync else self.state.read_value()[0]
+
+    def join(self, delta: Tensor, totals: Tensor, newest: Tensor, target: Tensor, first: Tensor) -> Any:
+        """Take a gradient into the open round, and commit it with the last one."""
+        row = self.state.sparse_read(newest)
+        opened = tf.where(first, row * self._behind(), row) - delta
+
+        def write(rows: Any, indices: Any) -> Any:
+            return tf.raw_ops.ResourceScatterUpdate(resource=self.state.handle, indices=indices, updates=rows)
+
+        def commit() -> Any:
+            moments = list(range(self.rows(), self.shape[0]))
+            before = self.state.sparse_read(tf.concat([1 - target, moments], 0))
+            return write(self.updated(before[:1], before[1:], opened), tf.concat([target, moments], 0))
+
+        complete = tf.equal((tf.reduce_max(totals) + 1) % self.quorum(), 0)
+        return _if(complete, commit, lambda: write(opened, target))
+
+    def put(self, row: Tensor, less: Tensor) -> Any:
+        """In async: apply a gradient to the whole state."""
+        opened = row[:1] * self._behind() - less
+        return self.state.assign(self.updated(row[:1], row[1:], opened), read_value=False)
+
+    def _behind(self) -> Row:
+        """1 for what is behind the parameters in a row, [columns]."""
+        return (np.arange(self.shape[1]) >= self.config.slots).astype(np.float32)
+
+    def updated(self, row: Tensor, moments: Tensor, opened: Tensor) -> Tensor:
+        """The row, [1, columns], and the moments after one update, [1 + moments, columns].
+
+        ``opened`` is [minus the gradient | what is behind the parameters in the row after the update], [1, columns].
+        """
+        slots = self.config.slots
+        change, after = self.change(-opened[:, :slots], moments[:, :slots], self.updates(row))
+        theta = tf.concat([row[:, :slots] - change, opened[:, slots:]], 1)
+        return tf.concat([theta, tf.pad(after, [[0, 0], [0, self.shape[1] - slots]])], 0)
+
+    def updates(self, row: Tensor) -> Tensor:
+        """The number of updates that a row, [1, columns], has had, int32."""
+        total = tf.cast(row[0, -1], tf.int32)
+        return total // self.quorum() if self.config.sync else total
+
+    def change(self, gradient: Tensor, moments: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
+        """What an update takes from the parameters, [1, slots], and the moments after it, [moments, slots].
+
+        The factor of all parameters in float64: 1 - BETA_2 ** t in float32 is off by 1e-5 in the first updates.
+        """
+        rate = tf.constant(self.config.learning_rate, tf.float64)
+        if self.config.schedule == "halving":
+            rate *= tf.pow(tf.constant(0.5, tf.float64), tf.cast(updates // HALVE_EVERY, tf.float64))
+        if self.config.optimizer == "adam":
+            t = tf.cast(updates + 1, tf.float64)
+            rate *= tf.sqrt(1.0 - tf.pow(tf.constant(BETA_2, tf.float64), t))
+            rate /= 1.0 - tf.pow(tf.constant(BETA_1, tf.float64), t)
+            first = BETA_1 * moments[:1] + (1 - BETA_1) * gradient
+            second = BETA_2 * moments[1:] + (1 - BETA_2) * tf.square(gradient)
+            return tf.cast(rate, tf.float32) * first / (tf.sqrt(second) + EPSILON), tf.concat([first, second], 0)
+        if self.config.optimizer == "momentum":
+            moments = MOMENTUM * moments + gradient
+            gradient = moments
+        return tf.cast(rate, tf.float32) * gradient, moments
+
+
+class OptimizingShard(Optimizing):
+    """The shard of a worker that does not recover."""
+
+
+class RecoverableOptimizingShard(Optimizing, RecoverableShard):
+    """The shard of one that does: its checkpoints have the moments beside the parameters."""
+
+    def whole(self) -> Tensor:
+        """The row to read and the moments, of one version, [1 + moments, columns]."""
+
+        def read() -> Tensor:
+            if not self.config.sync:
+                return self.state.read_value()
+            version = self._version(self._totals())
+            rows = tf.concat([version % 2, list(range(self.rows(), self.shape[0]))], 0)
+            return self.state.sparse_read(rows)
+
+        with self.device():
+            return self.section.execute(read)
+
+    def packed(self, theta: Row, applied: tuple[int, ...], epoch: int, moments: Moments | None = None) -> Row:
+        """A state for `restore`; of a state without moments they are zero."""
+        state = super().packed(theta, applied, epoch)
+        for row, name in zip(state[self.rows() :], MOMENTS[self.config.optimizer], strict=True):
+            row[: self.config.slots] = (moments or {}).get(name, 0.0)
+        return state

@@ -1,0 +1,180 @@
+"""A run that trains a model, beside serial training: its path, and how far each of its steps is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..history.model import History, Worker
+from ..models import Batches, Model, Vector, join
+from ..optimizers import HALVE_EVERY
+from ..trained import batches_of, model_of
+from ..workloads.rules import Rule
+from ..workloads.serial import STEP_ERROR, serial_training, union_gradient
+
+Path = NDArray[np.float64]
+NUDGE = 1e-6
+GRADIENT_ERRORS = 10.0
+"""A trainer's gradient may be off by so many times what one in numpy is: it adds in another order."""
+AMPLIFIED = 10.0
+"""Training that makes a nudge of the initial parameters grow by more than this says nothing by its path."""
+NAMES = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that trains a model: what it trains, on what, from where."""
+
+    history: History
+    model: Model
+    batches: Batches | None
+
+    @property
+    def start(self) -> Path:
+        """Initial parameters, float64[size]."""
+        return np.asarray(self.model.initial(self.history.workload.seed), np.float64)
+
+    @property
+    def rule(self) -> Rule:
+        """What an update does with a gradient."""
+        layout, rate = self.history.layout, self.history.workload.learning_rate
+        return Rule(learning_rate=rate, optimizer=layout.optimizer, schedule=layout.schedule)
+
+    @property
+    def serial(self) -> str:
+        """Serial training, in words."""
+        halving = f", halved every {HALVE_EVERY} rounds" if self.rule.schedule == "halving" else ""
+        return f"serial {NAMES[self.rule.optimizer]}{halving}"
+
+    def theta(self, worker: Worker, index: int) -> Path:
+        """The parameters of one read, float64[size]."""
+        return np.asarray(join(list(worker.reads.values[index]), self.model.size), np.float64)
+
+    def gradient(self, theta: Vector, step: int) -> Path:
+        """The mean gradient over the union batch of a step, float64[size]."""
+        return np.asarray(union_gradient(self.model, self.history.data, self.batches, theta=theta, step=step))
+
+
+def training_of(history: History) -> Training:
+    """What ``history`` trains."""
+    return Training(history, model_of(history.spec), batches_of(history.spec, history.data))
+
+
+def serial_path(run: Training, start: Path, steps: int) -> Path:
+    """Parameters of serial training before each step and after the last, float64[steps + 1, size]."""
+    delay = run.history.workload.delay
+    data, batches = run.history.data, run.batches
+    return serial_training(run.model, data, batches, start=start, steps=steps, rule=run.rule, delay=delay)
+
+
+def is_stable(run: Training, path: Path) -> bool:
+    """A nudge of the initial parameters does not grow."""
+    direction = np.where(np.arange(run.model.size) % 2 == 0, 1.0, -1.0)
+    nudge = NUDGE * max(float(np.linalg.norm(run.start)), 1e-30) / np.sqrt(run.model.size) * direction
+    other = serial_path(run, run.start + nudge, len(path) - 1)
+    apart = np.linalg.norm(other - path, axis=1) / np.linalg.norm(nudge)
+    return bool(np.isfinite(apart).all() and (apart <= AMPLIFIED).all())
+
+
+def by_round(run: Training, worker: Worker) -> dict[int, Path]:
+    """The parameters that a worker read at each round; after the last one only once all are done."""
+    return {step: run.theta(worker, index) for index, step in rounds_of(run, worker)}
+
+
+def rounds_of(run: Training, worker: Worker) -> Iterator[tuple[int, int]]:
+    """Reads with values and their rounds, in the order of the record."""
+    reads, steps = worker.reads, run.history.steps
+    for index in sorted(reads.values):
+        step = int(reads.step[index])
+        if step < steps or reads.final[index]:
+            yield index, steps if reads.final[index] else step
+
+
+@dataclass(frozen=True)
+class Step:
+    """A read and the serial step to it from what its worker had read before.
+
+    ``off`` is how far it is from that, as a share of the parameters' norm, zero of a read with none before it;
+    ``wrong``: more than rounding explains, that is more than ``allowed``. ``moments`` are those of this round,
+    [moments, size]; None: not known.
+    """
+
+    index: int
+    step: int
+    theta: Path
+    off: float = 0.0
+    allowed: float = STEP_ERROR
+    moments: Path | None = None
+
+    @property
+    def wrong(self) -> bool:
+        """It is not that step."""
+        return self.off > self.allowed
+
+
+def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
+    """Every read of a worker, judged by one serial step from the last read of the round before.
+
+    What was read in an earlier epoch counts, too: where a rollback takes nothing back for good, a round is the same
+    round whoever was killed meanwhile. Moments are those of the gradients where the worker stood; where it has not read
+    the round before they are not known, and with them nothing after it is judged.
+    """
+    rule, delay = run.rule, run.history.workload.delay
+    thetas: dict[int, Path] = {}
+    moments = {0: rule.begin(run.model.size)}
+    expected: dict[int, tuple[Path, Path, Path]] = {}  # by round: what it should be, and of what gradient it is made
+    for index, step in rounds_of(run, worker):
+        theta = run.theta(worker, index)
+        before, late, kept = thetas.get(step - 1), thetas.get(max(0, step - 1 - delay)), moments.get(step - 1)
+        if step == 0:
+            start = run.start
+            yield Step(index, step, theta, relative(theta - start, start), STEP_ERROR, moments[0])
+        elif before is None or late is None or kept is None:
+            moments.pop(step, None)
+            if rule.optimizer == "sgd":
+                moments[step] = moments[0]
+            yield Step(index, step, theta, moments=moments.get(step))
+        else:
+            if step not in expected:
+                gradient = run.gradient(late, step - 1)
+                change, moments[step] = rule.update(kept, gradient, step - 1)
+                expected[step] = before - change, gradient, late
+            off, allowed = relative(theta - expected[step][0], before), STEP_ERROR
+            if off > STEP_ERROR:
+                allowed += GRADIENT_ERRORS * _noise(run, expected[step][1], late, kept, step - 1) / _norm(before)
+            yield Step(index, step, theta, off, allowed, moments[step])
+        thetas[step] = theta
+        expected.pop(step + 1, None)
+
+
+def _noise(run: Training, exact: Path, theta: Path, moments: Path, step: int) -> float:
+    """How uncertain an update is where a gradient in float32 is: the Euclidean norm of the difference."""
+    rounded = run.gradient(np.asarray(theta, np.float32), step)
+    change, other = (run.rule.update(moments, gradient, step)[0] for gradient in (exact, rounded))
+    size = _norm(other - change)
+    return size if np.isfinite(size) else 0.0
+
+
+def _norm(vector: Path) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(vector))
+
+
+def step_residuals(run: Training, found: dict[int, Path]) -> dict[int, Path]:
+    """By round: what it has beyond one step of serial SGD after the round before, float64[size]."""
+    workload, residuals = run.history.workload, {}
+    for step, now in found.items():
+        before, late = found.get(step - 1), found.get(max(0, step - 1 - workload.delay))
+        if before is not None and late is not None:
+            residuals[step] = now - (before - workload.learning_rate * run.gradient(late, step - 1))
+    return residuals
+
+
+def relative(difference: Path, reference: Path) -> float:
+    """Size of a difference as a share of what it is a difference of; NaN counts as inf."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        size = float(np.linalg.norm(difference) / np.linalg.norm(reference))
+    return size if np.isfinite(size) else float("inf") if difference.any() else 0.0

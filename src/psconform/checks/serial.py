@@ -1,0 +1,91 @@
+"""C1: that synchronous training is serial training, step by step, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..history.model import FAILED, History
+from ..models import Quadratic
+from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..workloads.rates import rate_delayed
+from ..workloads.serial import drift_tolerance
+from .path import Training, is_stable, relative, serial_path, steps_of, training_of
+from .witness import MOST
+
+
+def follows_serial(history: History) -> Verdict:
+    """C1: sync training is serial SGD on the union batch, within floating-point tolerance, step by step.
+
+    Every read must be one step of serial SGD (float64, mean gradient over all workers' batches) from the read
+    before, within 1e-6 of the parameters' norm (more where a large learning rate makes more of the rounding of the
+    gradient itself, measured by computing it in float32, too), and start at the initial parameters; the whole path
+    must stay within 5e-7 sqrt(step + 1) of the serial one, unless training itself is unstable: then the path of any
+    two runs drifts apart, as a nudge of the initial parameters shows, and only the steps are judged. A gradient
+    taken ``--delay`` steps late is late in the serial run, too.
+
+    With ``--optimizer`` or ``--schedule`` serial training is that of the same rule (psconform.optimizers); its moments
+    are those of the gradients at what the worker had read.
+
+    In a run with faults it is judged if every gradient is to count exactly once and a rollback goes to one checkpoint
+    (claims ``delivery`` and ``recovery``): then the path is the serial path however often a part of it was taken back,
+    and each read of a round fits, in whichever epoch it was made.
+
+    Assumes: float32; the samples that psconform deals out (R5 judges that they were used).
+    """
+    if lacks := _lacks(history):
+        return not_judged(f"needs {lacks}")
+    if (history.outcomes == FAILED).any():
+        return unknown("a gradient was refused, so its round is none of serial SGD")
+    run = training_of(history)
+    rounds = history.steps
+    path = serial_path(run, run.start, rounds)
+    tolerance = drift_tolerance(rounds)
+    stable = is_stable(run, path)
+    largest = local = 0.0
+    lines: list[str] = []
+    for worker in history.workers:
+        for found in steps_of(run, worker):
+            step, off = found.step, relative(found.theta - path[found.step], path[found.step])
+            if step:
+                largest, local = max(largest, off), max(local, found.off)
+            if step and found.wrong:
+                lines.append(
+                    f"{worker} at step {step} is not one step of {run.serial} from what it read at step {step - 1}: "
+                    f"off by {found.off:.2g} of the parameters' norm, allowed {found.allowed:.1g}"
+                )
+            elif off > tolerance[step] and (stable or step == 0) and len(lines) < MOST:
+                what = "the initial parameters" if step == 0 else run.serial
+                lines.append(f"{worker} at step {step} is {off:.2g} off {what}, allowed {tolerance[step]:.2g}")
+    if lines:
+        return violated(lines, largest_deviation=largest)
+    if not any(worker.reads.final.any() for worker in history.workers):
+        return unknown(history.no_final)
+    said = (
+        f"largest deviation from {run.serial} {largest:.2g}" if stable else "training is unstable, so the path drifts"
+    )
+    said += f", of a single step {local:.2g}{_rate(run)}"
+    return valid(said, largest_deviation=largest, largest_step_error=local)
+
+
+def _lacks(history: History) -> str:
+    """What it takes for this to be a promise; empty: nothing."""
+    if history.claims.reduction == "none":
+        return "a claim: reduction is none"
+    if not history.disturbed:
+        return ""
+    if history.claims.recovery != "checkpoint" or history.claims.delivery != "exactly-once":
+        return "a run without faults, or claims of recovery from one checkpoint and delivery exactly once"
+    return "--delay 0 with faults: who comes back has not seen older parameters" if history.workload.delay else ""
+
+
+def _rate(run: Training) -> str:
+    """On the quadratic with plain SGD: how fast it came nearer to the optimum, and must at least in the long run."""
+    model, history = run.model, run.history
+    if not isinstance(model, Quadratic) or not run.rule.plain:
+        return ""
+    workload = history.workload
+    ends = [np.linalg.norm(run.theta(worker, index) - model.optimum) for worker, index in history.finals]
+    measured = (max(ends) / np.linalg.norm(run.start - model.optimum)) ** (1 / history.steps)
+    rate, delay = workload.learning_rate, workload.delay
+    theory = max(rate_delayed(curvature=float(h), learning_rate=rate, delay=delay) for h in model.curvature[[0, -1]])
+    return f"; distance x {measured:.5f} per round, in theory at most {theory:.5f} in the long run"

@@ -1,0 +1,156 @@
+"""Momentum, Adam and the schedule: the serial rules, the figures claimed for them, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psconform.errors import BadInput
+from psconform.history.manifest import Manifest
+from psconform.layout import Layout
+from psconform.models import Batches, Mlp, Quadratic, Softmax
+from psconform.runner.plan import make_plan
+from psconform.targets.reference import reference
+from psconform.workloads import digits, serial
+from psconform.workloads.rules import Rule
+
+from .test_target_toml import GOOD, load, refused
+from .training import sync_training
+
+HALVED = {"optimizer": "sgd", "schedule": "halving", "learning_rate": 0.1}
+WITH_MOMENTUM = {"optimizer": "momentum", "schedule": "constant", "learning_rate": 0.01}
+ADAM = {"optimizer": "adam", "schedule": "halving", "learning_rate": 0.001}
+RULES = [Rule(**options) for options in (HALVED, WITH_MOMENTUM, ADAM)]
+
+
+def path_of(rule, *, start=0.0, gradients):
+    theta, moments, path = np.array([start]), rule.begin(1), []
+    for number, gradient in enumerate(gradients):
+        change, moments = rule.update(moments, np.array([gradient]), number)
+        theta = theta - change
+        path.append(float(theta[0]))
+    return path
+
+
+def test_momentum_by_hand():
+    """a = 1, 2.9, 2.61: theta falls by a tenth of each."""
+    rule = Rule(learning_rate=0.1, optimizer="momentum")
+    assert path_of(rule, gradients=[1, 2, 0]) == pytest.approx([-0.1, -0.39, -0.651])
+
+
+def test_adam_by_hand():
+    """The first step has the size of the rate, whatever the gradient; then m = 0.29 and v = 0.004999."""
+    rule = Rule(learning_rate=0.1, optimizer="adam")
+    first, second = path_of(rule, gradients=[1, 2])
+    assert first == pytest.approx(-0.1, rel=1e-5)
+    expected = 0.1 * (0.29 / (1 - 0.81)) / np.sqrt(0.004999 / (1 - 0.999**2))
+    assert first - second == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_rate_halves_every_fifty_updates():
+    rule = Rule(learning_rate=1.0, schedule="halving")
+    path = path_of(rule, gradients=[1] * 101)
+    assert path[49:52] == [-50, -50.5, -51]
+    assert path[99:] == [-75, -75.25]
+
+
+def test_serial_training_of_plain_sgd_is_serial_sgd():
+    model, options = Quadratic(), {"start": Quadratic().initial(1), "steps": 20}
+    path = serial.serial_sgd(model, None, None, **options, learning_rate=0.3)
+    other = serial.serial_training(model, None, None, **options, rule=Rule(learning_rate=0.3))
+    np.testing.assert_array_equal(path, other)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.optimizer} {rule.schedule}")
+@pytest.mark.parametrize("model", [Softmax(), Mlp(), Quadratic()], ids=["softmax", "mlp", "quadratic"])
+def test_float32_stays_within_the_tolerances(model, rule):
+    data = None if isinstance(model, Quadratic) else digits.load()
+    batches = Batches(samples=1347, workers=3, batch=16, seed=3)
+    options = {"start": model.initial(3), "steps": 120, "rule": rule}
+    path = serial.serial_training(model, data, batches, **options)
+    reads = sync_training(model, data, batches, **options, order=np.random.default_rng(0))
+    assert (serial.drift(reads, path)[1:] < serial.drift_tolerance(120)[1:] / 5).all()
+    assert serial.errors_of_steps(model, data, batches, reads=reads, rule=rule).max() < serial.STEP_ERROR / 5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"optimizer": "adm"}, "--optimizer: unknown optimizer, got 'adm'; valid: sgd, momentum, adam (did you mean"),
+        ({"schedule": "cosine"}, "--schedule: unknown schedule, got 'cosine'; valid: constant, halving"),
+        ({"optimizer": "adam", "quorum": 1}, "--optimizer: must be sgd with --quorum, got 'adam'; valid: sgd"),
+        ({"schedule": "halving", "quorum": 1}, "--schedule: must be constant with --quorum, got 'halving'"),
+        (
+            {"optimizer": "momentum", "update": "async", "rate": "staleness-aware"},
+            "--optimizer: must be sgd with --rate, got 'momentum'",
+        ),
+        ({"optimizer": "adam", "replication": "in-graph"}, "--optimizer: must be sgd with --replication in-graph"),
+        ({"optimizer": "adam", "layout": "ps=0,worker=2"}, "--optimizer: must be sgd with replicas, --layout ps=0"),
+        ({"optimizer": "adam", "workload": "ledger"}, "--workload: must be digits or quadratic with --optimizer adam"),
+        ({"schedule": "halving", "workload": "decayed-ledger"}, "--workload: must be digits or quadratic with --sched"),
+        ({"optimizer": 3}, "--optimizer: must be text, got 3"),
+        ({"optimizer": "adam", "defect": "reuse-sample"}, "--optimizer: defect reuse-sample has no such option"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, options, says):
+    with pytest.raises(BadInput) as caught:
+        make_plan(out=tmp_path, **{"layout": "small", "workload": "digits", "steps": 60, **options})
+    assert str(caught.value).startswith(says)
+
+
+def test_a_plan_repeats_itself_and_a_manifest_remembers(tmp_path):
+    plan = make_plan(out=tmp_path, workload="digits", optimizer="adam", schedule="halving")
+    assert "--optimizer adam --schedule halving" in plan.repeat
+    assert "--learning-rate 0.001" in plan.repeat
+    assert plan.layout == Layout(optimizer="adam", schedule="halving")
+    assert plan.layout.mode == "sync mean, adam, halving rate"
+    written = Manifest(
+        run="r",
+        created="",
+        target="t",
+        source="",
+        layout=plan.layout,
+        claims=plan.target.claims["sync"],
+        workload=plan.workload,
+    )
+    written.write(tmp_path)
+    assert Manifest.read(tmp_path).layout == plan.layout
+
+
+def test_a_target_takes_an_optimizer_with_its_learning_rate(tmp_path):
+    text = GOOD.replace("--index={index}", "{optimizer} {learning_rate}")
+    assert load(tmp_path, text).modes == ("optimizer",)
+    with pytest.raises(BadInput, match="--schedule: target mine has no such option, got 'halving'"):
+        load(tmp_path, text).claimed(Layout(update="async", schedule="halving"))
+    said = refused(tmp_path, GOOD.replace("--index={index}", "{optimizer}"))
+    assert said.startswith("jobs: take {optimizer} or {schedule} without {learning_rate}")
+
+
+@pytest.mark.parametrize(("layout", "rate"), [(Layout(), "1.0"), (Layout(optimizer="adam"), "0.25")])
+def test_the_trainer_applies_the_learning_rate_of_an_optimizer_itself(layout, rate):
+    """Of plain SGD the gradients carry it."""
+    target, addresses = reference(), {task: f"localhost:{2000 + i}" for i, task in enumerate(layout.tasks)}
+    workload = {} if layout.plain else {"learning_rate": 0.25}
+    command = target.command(layout.tasks[0], addresses, layout=layout, workload=workload)
+    assert f"--learning-rate={rate}" in command.argv
+    assert f"--optimizer={layout.optimizer}" in command.argv
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ("--optimizer adam --quorum 1", "--optimizer is for between-graph replication without --quorum, --rate and"),
+        ("--schedule halving --update async --rate staleness-aware", "--schedule is for between-graph replication"),
+        ("--optimizer momentum --replication in-graph", "--optimizer is for between-graph replication"),
+        ("--optimizer adam --compression topk", "--optimizer is for between-graph replication"),
+        ("--optimizer adm", "argument --optimizer: invalid choice: 'adm'"),
+        ("--learning-rate 0", "--learning-rate must be positive, got 0.0"),
+    ],
+)
+def test_by_hand_they_are_refused_alike(capsys, argv, says):
+    from psconform.reference_impl.__main__ import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(argv.split())
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err

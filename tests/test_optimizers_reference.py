@@ -1,0 +1,70 @@
+"""The optimizers of the reference trainer on real clusters: serial training of the same rule, whoever is killed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psconform.errors import BadInput
+from psconform.history.build import load_history
+from psconform.models import join
+from psconform.trained import model_of
+from psconform.workloads.rules import Rule
+
+pytestmark = pytest.mark.psconform
+
+KILLS = {"kill": ["ps:0@33", "worker:1@44"], "checkpoint_every": 10}
+RUNS = [
+    {"optimizer": "adam", "schedule": "halving", "workload": "digits"},
+    {"optimizer": "momentum", "workload": "quadratic", "reduction": "sum", "reads": 2, "layout": "ps=3,worker=2"},
+    {"optimizer": "adam", "workload": "quadratic", **KILLS},
+    {"optimizer": "momentum", "schedule": "halving", "workload": "digits", "model": "mlp", "steps": 70, **KILLS},
+    {"schedule": "halving", "workload": "quadratic", "checkpoint_every": 7},
+    {"update": "async", "optimizer": "adam", "workload": "digits", "model": "mlp"},
+    {"update": "async", "optimizer": "momentum", "schedule": "halving", "workload": "quadratic", "staleness": 2},
+]
+
+
+@pytest.mark.parametrize("options", RUNS, ids=lambda options: " ".join(map(str, options.values())))
+def test_it_trains_as_its_rule_says(judge, options):
+    run = judge("reference", **{"layout": "ps=2,worker=3", "steps": 60, "seed": 11, **options})
+    assert run.exit_code == 0, run.explain()
+    expected = ["C2" if options.get("update") == "async" else "C1", *(["R4"] if "kill" in options else [])]
+    assert {run.verdicts[name].status for name in expected} == {"valid"}, run.explain()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_async_goes_back_to_one_cut_too(judge, optimizer):
+    """Of one worker async training is serial training, so the end says whether all state of a ps came back."""
+    run = judge(
+        "reference",
+        layout="ps=2,worker=1",
+        update="async",
+        optimizer=optimizer,
+        schedule="halving",
+        workload="quadratic",
+        steps=60,
+        kill=["ps:1@56"],
+        checkpoint_every=10,
+    )
+    assert run.exit_code == 0, run.explain()
+    history = load_history(run.folder)
+    assert [mark.name for mark in history.marks if mark.kind == "restore"] == ["step-50-epoch-0"]
+    model = model_of(history.spec)
+    theta = np.asarray(model.initial(0), np.float64)
+    rule = Rule(learning_rate=history.workload.learning_rate, optimizer=optimizer, schedule="halving")
+    moments = rule.begin(model.size)
+    for step in range(60):
+        change, moments = rule.update(moments, model.gradient(theta, None, None), step)
+        theta = theta - change
+    worker, last = history.finals[0]
+    found = join(list(worker.reads.values[last]), model.size)
+    assert np.linalg.norm(found - theta) < 1e-6 * np.linalg.norm(theta)
+
+
+def test_a_defect_of_an_optimizer_needs_it(judge):
+    options = {"workload": "digits", "kill": "ps:0@30", "checkpoint_every": 10, "steps": 50}
+    with pytest.raises(BadInput, match=r"--optimizer: defect adam-slots-lost needs it.*Give --optimizer adam"):
+        judge("reference", defect="adam-slots-lost", **options)
+    with pytest.raises(BadInput, match="--optimizer: defect adam-slots-lost needs adam to show, got 'momentum'"):
+        judge("reference", defect="adam-slots-lost", optimizer="momentum", **options)
