@@ -21,8 +21,10 @@ from .compress import COMPRESSIONS
 from .memory import keep_memory
 
 if TYPE_CHECKING:
+    from .in_graph import InGraph
     from .recovery import Recovery
     from .shard import ShardConfig
+    from .trainer import Worker
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -141,14 +143,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
     task = f"{job}:{index}"
     try:
-        _be(options, cluster, job, index)
+        kept = _be(options, cluster, job, index)
     except (CannotServe, GaveUp) as error:
         _end(task, error)
-    _end(task)
+    _end(task, kept=kept)
 
 
-def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, index: int) -> None:
-    """Be one task of a cluster with ps."""
+def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, index: int) -> object:
+    """Be one task of a cluster with ps; returns what must not be forgotten before the end."""
     from .defects import RECOVERING, WORKERS, client_type, survivor_type, worker_type
     from .in_graph import serve_tower
     from .recovery import serve_recoverable
@@ -166,7 +168,7 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
     if one_client and index:
         logging.info("%s computes for worker:0 on %s", task, cluster[job][index])
         serve_tower(cluster, index)
-        return
+        return None
     # the one client keeps the record of every worker
     probes = [
         _probe(f"worker:{i}" if one_client else task, workers, options) for i in range(workers if one_client else 1)
@@ -199,18 +201,17 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         else:
             serve(cluster, index, config)
         probe.close()
-    elif recovery is not None:
-        survivor = survivor_type(options.defect, config, chief=index == 0)(cluster, probe, config, recovery)
-        survivor.train()
-        logging.info("%s trained %d steps; versions %s", task, config.steps, survivor.seen)
+        return None
+    trained: Worker | InGraph
+    if recovery is not None:
+        trained = survivor_type(options.defect, config, chief=index == 0)(cluster, probe, config, recovery)
     elif one_client:
-        client = client_type(options.defect, options.replication)(cluster, probes, config)
-        client.train()
-        logging.info("%s trained %d steps; versions %s", task, config.steps, client.seen)
+        trained = client_type(options.defect, options.replication)(cluster, probes, config)
     else:
-        worker = worker_type(options.defect, config)(cluster, probe, config)
-        worker.train()
-        logging.info("%s trained %d steps; versions %s", task, config.steps, worker.seen)
+        trained = worker_type(options.defect, config)(cluster, probe, config)
+    trained.train()
+    logging.info("%s trained %d steps; versions %s", task, config.steps, trained.seen)
+    return trained
 
 
 def _check_defect(defect: str, config: ShardConfig, *, recovers: bool) -> None:
@@ -267,7 +268,8 @@ def _replica(options: argparse.Namespace, *, workers: int, task: str) -> NoRetur
     _end(task)
 
 
-def _end(task: str, reason: object = None) -> NoReturn:
+def _end(task: str, reason: object = None, *, kept: object = None) -> NoReturn:
+    """End this process; ``kept`` is what has a session, which forgetting it would close."""
     if reason is not None:
         logging.error("%s ends: %s", task, reason)
     else:

@@ -52,6 +52,39 @@ def test_every_task_ends_cleanly(update, replication):
             assert update == "async" or "versions [7]" in output
 
 
+CLOSES = """
+import tensorflow as tf
+def forgotten(session):
+    if not session._closed and session.sess_str:  # a target: it is no session of this process alone
+        print("a session is closed", flush=True)
+tf.compat.v1.Session.__del__ = forgotten
+from psconform.reference_impl.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--replication", "in-graph"], ["--checkpoint-dir", "checkpoints"]], ids=" ".join
+)
+def test_no_task_closes_a_session(options, tmp_path):
+    """It would ask every ps, and wait for good for one that has ended."""
+    cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
+    processes = []
+    for job, index in (("ps", 0), ("worker", 1), ("worker", 0)):
+        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+        command = [sys.executable, "-c", CLOSES, *options, "--steps", "3"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        processes.append(subprocess.Popen(command, env=env, cwd=tmp_path, **streams))
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert "worker:0 trained 3 steps" in outputs[2]
+    assert not any("a session is closed" in output for output in outputs[1:]), outputs
+
+
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_task_comes_back_by_hand(update, tmp_path):
     """With --checkpoint-dir; without psconform nobody but the servers knows who has trained what."""
