@@ -154,7 +154,7 @@ def page(rows: list[Row], *, asked: int, where: str, command: str, recovery: boo
             "A verdict is worth what its errors are rare: bugs that are missed, and healthy trainers that are accused.",
             f"This page counts both on {total} real TensorFlow clusters of the reference trainer, with and without its",
             "[seeded defects](checks.md#seeded-defects)" + (" of recovery." if recovery else "."),
-            "" if recovery else "Those that take a task that is killed are in [another table](detection-recovery.md).",
+            "" if recovery else "Those that take a fault are counted with `--recovery`, in a table of their own.",
         )
     )
     lines.append(
