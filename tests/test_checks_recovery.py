@@ -113,6 +113,23 @@ def test_a_joiner_reads_a_complete_round(tmp_path, done, wrong):
         assert statuses(judged)["M1"] == "valid"
 
 
+def test_a_round_that_lacks_what_is_lost_for_good_is_complete(tmp_path):
+    claims = dataclasses.replace(CLAIMS, barrier="full")
+    story = Story(tmp_path / "run", claims=claims, update="sync")
+    story.step(0, 3)
+    story.step(1, 2)
+    for applied in story.applied:
+        applied[1] = 3  # they take it for there
+    story.probes[1].push(2)
+    story.probes[1].ack(2, "ok", [6, 6])
+    story.kill("worker:1")
+    story.back(1)
+    story.step(1)
+    judged = story.finish()
+    assert "R1" in violated(judged)
+    assert statuses(judged)["M1"] != "violated"
+
+
 def test_no_idempotence_on_retry(story):
     story.step(1, 3)
     story.step(1, answer=False)

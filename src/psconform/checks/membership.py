@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..history.model import FAILED, History, Worker
+from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, valid, violated
 
 
@@ -32,14 +32,19 @@ def joins_by_reading(history: History) -> Verdict:
 
 
 def _half_a_round(history: History, worker: Worker, index: int) -> Iterator[str]:
-    """In a joiner's first read, who is missing from a round that others are in."""
+    """In a joiner's first read, who is missing from a round that others are in, and is in it in the end.
+
+    Whose gradient never comes was lost, or refused: then this is the round as it was committed.
+    """
+    if not history.finals:
+        return
     clock = worker.reads.clock[index]
     most = int(clock.max())
     for variable in range(history.variables):
         behind = [
             f"worker:{peer}"
             for peer, count in enumerate(clock[variable].tolist())
-            if (history.outcomes[peer, count:most] != FAILED).any()  # what was refused is in no round
+            if history.last.ever[variable, peer, count:most].any()
         ]
         if behind:
             yield (
