@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -127,8 +129,8 @@ class LateShard(Shard):
     def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
         return super().push(tf.concat([message[:-1], [0.0]], 0) if self.late else message, worker, pull=pull)
 
-    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
-        return super()._transition(delta + work(delta) if self.late else delta, worker, step, pull=pull, at=at)
+    def _transition(self, delta: Tensor, worker: int, step: Tensor, **options: Any) -> Tensor:
+        return super()._transition(delta + work(delta) if self.late else delta, worker, step, **options)
 
 
 class BFloat16(Shard):
@@ -153,5 +155,5 @@ class Clip(Shard):
 class NanApplied(Shard):
     """Takes a gradient as it comes, finite or not."""
 
-    def sound(self, message: Tensor, worker: int) -> Tensor:
-        return message[: self.shape[1]]
+    def sound(self, message: Tensor) -> Tensor:
+        return tf.constant(True)

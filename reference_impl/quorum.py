@@ -35,15 +35,17 @@ class QuorumShard(Shard):
         Returns whether it is taken; does not wait for its round.
         """
         with self.device():
-            delta = tf.expand_dims(self.sound(message, worker), 0)
+            delta, sound = tf.expand_dims(message[: self.shape[1]], 0), self.sound(message)
             tail = tf.cast(message[self.shape[1] :], tf.int32)
-            return self.section.execute(lambda: self._transition(delta, worker, tail, pull=pull))
+            return self.section.execute(lambda: self._transition(delta, worker, tail, sound=sound, pull=pull))
 
-    def _join_round(self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor) -> Tensor:
+    def _join_round(
+        self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor, sound: Tensor
+    ) -> Tensor:
         before, at = tf.split(step, 2)
         version = self._version(totals)
         fresh = tf.logical_and(tf.equal(tf.reduce_max(applied, 0), before), tf.equal(version, at))
-        with tf.control_dependencies([self._add(delta, worker, fresh, totals)]):
+        with tf.control_dependencies([self._add(delta, worker, fresh, totals, sound)]):
             return tf.identity(fresh)[0]
 
 

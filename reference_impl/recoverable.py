@@ -68,21 +68,23 @@ class RecoverableShard(Shard):
         """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there."""
         del pull  # the answer always needs the epoch
         with self.device():
-            delta = tf.expand_dims(self.sound(message, worker), 0)
+            delta, sound = tf.expand_dims(message[: self.shape[1]], 0), self.sound(message)
             epoch, step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 3)
             offer, at = tf.concat([epoch, step], 0), until if self.config.aware else None
-            reply = self.section.execute(lambda: self._transition(delta, worker, offer, pull=True, at=at))
+            reply = self.section.execute(lambda: self._transition(delta, worker, offer, sound=sound, pull=True, at=at))
             if not self.config.sync:
                 return reply
             told = self._news(reply, worker, until)
             return self._row(tf.reduce_max(tf.concat([reply, told], 0)))
 
-    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
+    def _transition(
+        self, delta: Tensor, worker: int, step: Tensor, *, sound: Tensor, pull: bool, at: Tensor = None
+    ) -> Tensor:
         epoch, step = tf.split(step, 2)
         same = tf.equal(tf.cast(self._cells([[0, self.column]]), tf.int32), epoch)
         let_in = same if self.config.sync else tf.logical_and(same, step < self.control.gather_nd([[0, worker]]))
         step = tf.where(let_in, step, -1)  # which is nobody's next step
-        reply = super()._transition(delta, worker, step, pull=pull, at=at)
+        reply = super()._transition(delta, worker, step, sound=sound, pull=pull, at=at)
         return tf.where(same, reply, NEVER) if self.config.sync else reply
 
     def read(self, worker: int) -> Tensor:

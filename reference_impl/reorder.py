@@ -32,8 +32,10 @@ class _KeepsBack(Shard):
     def _row(self, version: Any) -> Tensor:
         return self.state.read_value()[0]
 
-    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
-        del at
+    def _transition(
+        self, delta: Tensor, worker: int, step: Tensor, *, sound: Tensor, pull: bool, at: Tensor = None
+    ) -> Tensor:
+        del sound, at
         row, kept = tf.unstack(self.state.read_value())
         first = self.shape[1] - self.counters
         applied, total = (tf.cast(row[column : column + 1], tf.int32) for column in (first + worker, self.shape[1] - 1))

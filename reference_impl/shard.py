@@ -42,7 +42,6 @@ tf1 = tf.compat.v1
 Tensor = Any  # TensorFlow's own annotations are not visible to type checkers
 Row = NDArray[np.float32]
 ALIGN = 16  # floats: EIGEN_MAX_ALIGN_BYTES
-SMALL = 1 << 20  # floats of a gradient that is quickly gone over
 TAIL = 2  # numbers at the end of a message that are no part of a row: the step, and a version
 
 
@@ -185,38 +184,22 @@ class Shard:
         Without ``pull`` (async only) just the counters of that row, those of the moment of this push.
         """
         with self.device():
-            delta = tf.expand_dims(self.sound(message, worker), 0)
+            delta, sound = tf.expand_dims(message[: self.shape[1]], 0), self.sound(message)
             step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 2)
             at = until if self.config.aware else None
-            reply = self.section.execute(lambda: self._transition(delta, worker, step, pull=pull, at=at))
+            reply = self.section.execute(lambda: self._transition(delta, worker, step, sound=sound, pull=pull, at=at))
             if not self.config.sync:
                 return reply
             # Not in the critical section: nobody writes to this row before this worker has pushed once more.
             told = self._news(reply, worker, until)
             return self._row(tf.reduce_max(tf.concat([reply, told], 0)))
 
-    def sound(self, message: Tensor, worker: int) -> Tensor:
-        """What a push takes from a row: what was sent, or if that is not finite a gradient of zero, and a mark.
+    def sound(self, message: Tensor) -> Tensor:
+        """bool: no number of a message is NaN or Inf, for either makes a sum that is not finite, too.
 
-        Outside the critical section. A NaN or Inf makes a sum that is neither finite, so one pass over a large gradient
-        tells; of large numbers the sum may overflow, and only then each of them is looked at. In a small one a pass
-        costs less than a conditional, which keeps several threads busy: it is made so small that no sum overflows.
+        That is one pass, outside the critical section. The sum of large numbers may overflow: see `_take`.
         """
-        taken = message[: self.shape[1]]
-        blank = np.zeros(self.shape[1] - self.config.slots, np.float32)
-        blank[[self.refusals + worker, worker - self.counters, -1]] = -1.0
-
-        def none() -> Tensor:
-            return tf.concat([tf.zeros([self.config.slots]), blank], 0)
-
-        if self.shape[1] <= SMALL:
-            finite = tf.math.is_finite(tf.reduce_sum(message * np.float32(2.0**-64)))
-            return tf.raw_ops.SelectV2(condition=finite, t=taken, e=none())
-
-        def look() -> Tensor:
-            return tf.cond(tf.reduce_all(tf.math.is_finite(message)), lambda: taken, none)
-
-        return tf.cond(tf.math.is_finite(tf.reduce_sum(message)), lambda: taken, look)
+        return tf.math.is_finite(tf.reduce_sum(message))
 
     def read(self, worker: int) -> Tensor:
         """The row to read, one version of it; in sync after the next news, unless version ``until`` is there.
@@ -254,7 +237,9 @@ class Shard:
     def _version(self, totals: Tensor) -> Tensor:
         return tf.reduce_max(totals, 0) // self.quorum()  # int32, for TensorFlow divides floats by multiplying
 
-    def _transition(self, delta: Tensor, worker: int, step: Tensor, *, pull: bool, at: Tensor = None) -> Tensor:
+    def _transition(
+        self, delta: Tensor, worker: int, step: Tensor, *, sound: Tensor, pull: bool, at: Tensor = None
+    ) -> Tensor:
         first = self.shape[1] - self.counters
         found = self._cells([[[r, first + c] for r in range(self.rows())] for c in (worker, self.config.workers)])
         # The rest without a control dependency on the lock, which would start each constant on a thread of its own.
@@ -262,32 +247,52 @@ class Shard:
             applied, totals = tf.unstack(tf.expand_dims(tf.cast(found, tf.int32), 2))  # [rows, 1] each
             delta = self.arriving(delta, totals)
             if self.config.sync:
-                return self._join_round(delta, worker, step, applied, totals)
+                return self._join_round(delta, worker, step, applied, totals, sound)
             fresh = self.is_next(applied[0], totals[0], step)[0]
 
-            def apply() -> Any:
+            def apply(taken: Tensor) -> Any:
                 row = self.state.read_value()
-                less = delta if at is None else self.slowed(delta, totals[0] - at)
+                less = taken if at is None else self.slowed(taken, totals[0] - at)
                 less = less + self._decayed(row) if self.config.decay else less
                 return self.put(row, less)
 
-            with tf.control_dependencies([_if(fresh, apply)]):
+            with tf.control_dependencies([self._take(delta, worker, fresh, sound, apply)]):
                 return self._row(0) if pull else self._cells([[0, c] for c in range(*self._tail())])
+
+    def _take(self, delta: Tensor, worker: int, fresh: Tensor, sound: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+        """If a push is fresh, write what it takes from a row: what was sent, or if it is not finite a zero, and a mark.
+
+        What is sound costs no conditional beside the one that a push needs anyway: each keeps several threads busy.
+        Whether a sum was not finite because it overflowed is looked at in the branch that is hardly ever taken.
+        """
+        zero = np.zeros([1, self.shape[1]], np.float32)
+        zero[0, [self.refusals + worker, worker - self.counters, -1]] = -1.0
+
+        def look() -> Any:
+            return write(tf.cond(tf.reduce_all(tf.math.is_finite(delta)), lambda: delta, lambda: tf.constant(zero)))
+
+        return _if(tf.logical_and(fresh, sound), lambda: write(delta), lambda: _if(fresh, look))
 
     def put(self, row: Tensor, less: Tensor) -> Any:
         """Put ``row`` less what a push takes from it in its place, in the memory of the message."""
         return self.state.assign(row - less, read_value=False)
 
-    def _join_round(self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor) -> Tensor:
+    def _join_round(
+        self, delta: Tensor, worker: int, step: Tensor, applied: Tensor, totals: Tensor, sound: Tensor
+    ) -> Tensor:
         fresh = self.is_next(tf.reduce_max(applied, 0), self._version(totals), step)
-        return self._add(delta, worker, fresh, totals)
+        return self._add(delta, worker, fresh, totals, sound)
 
-    def _add(self, delta: Tensor, worker: int, fresh: Tensor, totals: Tensor) -> Tensor:
+    def _add(self, delta: Tensor, worker: int, fresh: Tensor, totals: Tensor, sound: Tensor) -> Tensor:
         """Take a gradient into the open round, if it is fresh; returns the version after it."""
         version = self._version(totals)
         newest, target = tf.argmax(totals, output_type=tf.int32), 1 - version % 2
         first = tf.not_equal(newest, target)
-        with tf.control_dependencies([_if(fresh[0], lambda: self.join(delta, totals, newest, target, first))]):
+
+        def write(taken: Tensor) -> Any:
+            return self.join(taken, totals, newest, target, first)
+
+        with tf.control_dependencies([self._take(delta, worker, fresh[0], sound, write)]):
             after = self._version(totals + tf.cast(fresh, tf.int32))
             news = tf.fill(after - version, after[0])  # none, or one
         told = [queue.enqueue_many(news) for peer, queue in enumerate(self.wakeups) if peer != worker]

@@ -1,4 +1,4 @@
-"""What a ps takes for finite: every number that is, however large, in a small gradient and in a large one."""
+"""What a ps takes for finite: every number that is, however large, in sync and async."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from psconform.reference_impl import shard
 SLOTS, WORKERS = 40, 2
 
 
-@pytest.mark.parametrize("small", [0, shard.SMALL])
+@pytest.mark.parametrize("update", ["sync", "async"])
 @pytest.mark.parametrize(
     ("value", "sound"), [(1.0, True), (3e38, True), (-3e38, True), (np.nan, False), (np.inf, False)]
 )
-def test_only_what_is_not_finite_is_refused(monkeypatch, small, value, sound):
-    monkeypatch.setattr(shard, "SMALL", small)
+def test_only_what_is_not_finite_is_refused(monkeypatch, update, value, sound):
+    monkeypatch.setattr(shard.Shard, "device", lambda _: shard.tf.device("/device:CPU:0"))  # a ps in this process
+    config = shard.ShardConfig(slots=SLOTS, workers=WORKERS, update=update, reduction="sum")
+    gradient = np.zeros(SLOTS, np.float32)
+    gradient[: SLOTS // 2] = value
     with shard.tf.Graph().as_default():
-        of_ps = shard.Shard(0, shard.ShardConfig(slots=SLOTS, workers=WORKERS))
-        message = of_ps.blank(1)
-        message[: SLOTS // 2] = value
-        taken = of_ps.sound(shard.tf.constant(message), 1)
-        pruned = shard.tf1.ConfigProto(graph_options=shard.tf1.GraphOptions(place_pruned_graph=True))
-        with shard.tf1.Session(config=pruned) as session:
-            row = session.run(taken)
-    assert of_ps.refused(-row, 1) == (not sound)
-    assert -row[-1] == 1  # it counts as a step in any case
-    if sound:
-        assert (row == message[: len(row)]).all()
-    else:
-        assert not row[:SLOTS].any()
+        of_ps = shard.Shard(0, config)
+        initialise = of_ps.initialise(shard.tf.zeros([SLOTS]))
+        sent = shard.tf1.placeholder(shard.tf.float32, [len(of_ps.blank(0))])
+        pushes = [of_ps.push(sent, worker, pull=True) for worker in range(WORKERS)]
+        with shard.tf1.Session() as session:
+            session.run(initialise)
+            for worker, amount in enumerate([np.zeros(SLOTS, np.float32), gradient]):
+                message = of_ps.blank(worker)
+                of_ps.write(message, amount, 0, worker)  # the second one waits for the version after both
+                row = session.run(pushes[worker], {sent: message})
+    assert of_ps.refused(row, 1) == (not sound)
+    assert of_ps.refused(row, 0) == 0
+    assert row[-3:].tolist() == [1, 1, 2]  # it counts as a step in any case
+    assert (of_ps.theta(row) == (-gradient if sound else 0)).all()
