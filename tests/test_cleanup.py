@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from psconform.launchers.cleanup import end_orphans, find_orphans
-from psconform.launchers.local import OWNER, LocalLauncher, owner_mark, process_start
+from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mark, process_start
 from psconform.layout import Command, Task
 
 
@@ -48,7 +48,7 @@ def clean():
     command = [sys.executable, "-m", "psconform.cli", "clean"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(re.match(r"ended \d+: |\d+ process\(es\) ended$", line) for line in done.stdout.splitlines())
+    assert all(re.match(r"ended \d+: |\d+ process\(es\) ended$|deleted /", line) for line in done.stdout.splitlines())
     return done.stdout
 
 
@@ -90,3 +90,18 @@ def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
         assert pid not in orphans()
         assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}
         assert launcher.running == (Task("ps", 0),)
+
+
+def test_clean_deletes_temporary_folders_of_the_dead_alone(tmp_path, monkeypatch, owner):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"{TEMPORARY}{mark_of(owner).replace(':', '-')}-abc"
+    other = tmp_path / f"{TEMPORARY}of-somebody-else"
+    for path in (folder, other):
+        path.mkdir()
+        (path / "file").touch()
+    assert "deleted" not in clean()
+    owner.kill()
+    owner.wait()
+    assert f"deleted {folder}\n" in clean()
+    assert other.is_dir()
+    assert not folder.exists()

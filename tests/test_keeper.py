@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -154,6 +155,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 here = Path(sys.argv[1])
 launcher = LocalLauncher(preload=("json",) if sys.argv[2] == "warm" else None)
+print(launcher._temporary)
 pids = [launcher._keeper.pid]
 command = ("sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait")
 for index in range(3):
@@ -173,13 +175,41 @@ time.sleep(1000)
 def test_no_task_outlives_the_owner_by_a_second(tmp_path, kind):
     with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path, kind, DAEMON], stdout=subprocess.PIPE) as owner:
         try:
+            folder = Path(owner.stdout.readline().decode().strip())
             pids = [int(pid) for pid in owner.stdout.readline().split()]
             pids += [int(whole(tmp_path / name)) for name in ("0.log", "1.log", "2.log", "pid")]
-            ran = [not gone(pid) for pid in pids]
+            ran = [not gone(pid) for pid in pids] + [folder.is_dir()]
         finally:
             owner.kill()
         until(lambda: gone(*pids), seconds=1.0)
     assert all(ran)
+    assert not folder.exists()
+
+
+TEMPORARY = "import sys, tempfile; print(tempfile.mkdtemp(), flush=True); print(tempfile.mkstemp()[1], flush=True)"
+
+
+@pytest.mark.parametrize("entry", ["", "timeit:main"])
+def test_what_tasks_leave_in_their_temporary_folder_is_deleted(tmp_path, entry):
+    argv = (sys.executable, "-m", "timeit", "-n1", "-r1", TEMPORARY) if entry else (sys.executable, "-c", TEMPORARY)
+    with LocalLauncher(preload=("json", "tempfile")) as launcher:
+        for _ in range(2):
+            launcher.start(TASK, Command(argv, entry=entry), env={}, log=tmp_path / "a.log")
+            ends(launcher, 1)
+        paths = [Path(line) for line in (tmp_path / "a.log").read_text().splitlines() if line.startswith("/")]
+        assert len(paths) == 4
+        assert all(path.exists() and path.parent == launcher._temporary for path in paths)
+        launcher.stop_all()
+        assert not any(path.exists() for path in paths)
+    assert not launcher._temporary.exists()
+
+
+def test_a_target_that_names_a_temporary_folder_keeps_it(tmp_path):
+    with LocalLauncher() as launcher:
+        command = Command(("sh", "-c", "echo $TMPDIR"), env=(("TMPDIR", str(tmp_path)),))
+        launcher.start(TASK, command, env={}, log=tmp_path / "a.log")
+        ends(launcher, 1)
+    assert (tmp_path / "a.log").read_text() == f"{tmp_path}\n"
 
 
 def test_a_killed_keeper_takes_its_tasks_along_and_the_owner_says_so(tmp_path):

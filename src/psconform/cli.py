@@ -253,13 +253,15 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def clean() -> None:
-    """End processes that a killed psconform has left behind; those of a running one are not touched."""
-    from .launchers.cleanup import end_orphans
+    """End processes, delete temporary folders that a killed psconform has left; of a running one none is touched."""
+    from .launchers.cleanup import end_orphans, remove_folders
 
     ended = end_orphans()
     for orphan in ended:
         sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
     sys.stdout.write(f"{len(ended)} process(es) ended\n")
+    for folder in remove_folders():
+        sys.stdout.write(f"deleted {folder}\n")
 
 
 def _version(value: bool) -> None:

@@ -1,15 +1,18 @@
-"""The fallback when even the keeper was killed: find and end processes whose psconform is gone."""
+"""The fallback when even the keeper was killed: processes and temporary folders whose psconform is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from .local import OWNER, process_start
+from .local import OWNER, TEMPORARY, process_start
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,17 @@ def end_orphans() -> list[Orphan]:
     while (alive := [orphan for orphan in found if process_start(orphan.pid)]) and time.monotonic() < deadline:
         time.sleep(0.01)
     return [orphan for orphan in found if orphan not in alive]
+
+
+def remove_folders() -> list[Path]:
+    """Delete temporary folders of tasks whose psconform no longer runs; returns those that were there and now are not.
+
+    Where TMPDIR points to now: psconform may have run with another one.
+    """
+    removed = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*-*-*"):
+        pid, started, *_ = folder.name.removeprefix(TEMPORARY).split("-")
+        if pid.isdecimal() and process_start(int(pid)) != started:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += [] if folder.exists() else [folder]
+    return removed

@@ -212,9 +212,11 @@ def _become(request: dict[str, Any], errors: int, keeper: int) -> NoReturn:
 def _call(entry: str, argv: list[str]) -> NoReturn:
     import atexit
     import random
+    import tempfile
     import traceback
 
     random.seed()  # or every fork would draw the same
+    tempfile.tempdir = None  # whatever a module that was imported has found before TMPDIR was the task's
     status = 1
     sys.argv = list(argv)
     try:

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +25,8 @@ from ..layout import Command, Task
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
+TEMPORARY = "psconform-tasks-"
+"""What the name of the temporary folder of all tasks begins with; after it comes the owner, with a dash for a colon."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class LocalLauncher:
     def __init__(self, *, preload: tuple[str, ...] | None = None) -> None:
         self.warm = preload is not None
         began = time.monotonic()
+        # What is killed deletes nothing; TensorFlow leaves the source of each function that it has translated.
+        self._temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "psconform.launchers.keeper", *(preload or ())],
             stdin=subprocess.PIPE,
@@ -65,6 +71,7 @@ class LocalLauncher:
         self._locks: list[socket.socket] = []
         self._generation = 0
         try:
+            self.scratch(self._temporary)
             ready = self._expect("ready", timeout=120.0)
         except BaseException:
             self.close()
@@ -81,7 +88,13 @@ class LocalLauncher:
         """Start one task; returns its process id. Raises PsconformError if it cannot be executed."""
         key = self._keys[task] = f"{self._generation}/{task}/{len(self._started)}"
         forked = self.warm and bool(command.entry)
-        environment = {**os.environ, **dict(command.env), **env, OWNER: owner_mark()}
+        environment = {
+            **os.environ,
+            "TMPDIR": str(self._temporary),
+            **dict(command.env),
+            **env,
+            OWNER: owner_mark(),
+        }
         self._send(
             start=key,
             argv=list(command.argv[2:] if forked else command.argv),
@@ -147,6 +160,7 @@ class LocalLauncher:
             if not self._stopped and time.monotonic() > deadline:
                 raise PsconformError(f"tasks could not be ended: {', '.join(map(str, self._running.values()))}")
         ended += self.poll(0.0)
+        empty(self._temporary)
         self._generation += 1
         self._started.clear()
         self._keys.clear()
@@ -186,6 +200,7 @@ class LocalLauncher:
             self._keeper.kill()
             self._keeper.wait()
         self._reader.join()
+        shutil.rmtree(self._temporary, ignore_errors=True)
         if self._keeper.stdout:
             self._keeper.stdout.close()
         for lock in self._locks:
@@ -236,6 +251,17 @@ class LocalLauncher:
             self._running.clear()
             self._lost = True
             raise PsconformError("the keeper of the tasks ended, and with it all tasks")
+
+
+def empty(folder: Path) -> None:
+    """Delete what a folder holds, as far as that goes."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def owner_mark() -> str:
