@@ -65,38 +65,49 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
     parser.add_argument("--checkpoint-every", default="50", help="steps of worker:0 (default: 50), or 500ms")
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, the newest (default: 3)")
+    parser.add_argument(
+        "--drop-after",
+        type=float,
+        default=0.0,
+        help="with --checkpoint-dir: seconds to wait for a worker (0: for ever)",
+    )
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
-    if options.keep < 1:
-        parser.error("--keep must be at least 1")
     try:
         options.every, options.every_s = _interval(options.checkpoint_every)
     except BadInput as error:
         parser.error(str(error))
-    if options.checkpoint_dir and (options.quorum or options.compression != "none"):
-        parser.error("--checkpoint-dir goes with neither --quorum nor --compression")
-    if options.checkpoint_dir and options.replication != "between-graph":
-        parser.error("--checkpoint-dir is for --replication between-graph")
-    if options.local_steps < 1:
-        parser.error(f"--local-steps must be at least 1, got {options.local_steps}")
-    if options.quorum and options.update != "sync":
-        parser.error("--quorum is for --update sync")
-    if options.rate != "constant" and options.update != "async":
-        parser.error("--rate is for --update async")
-    if options.replication != "between-graph" and (options.update != "sync" or options.quorum):
-        parser.error("--replication is for --update sync without --quorum")
-    if options.staleness >= 0 and options.update != "async":
-        parser.error("--staleness is for --update async")
-    if not 0 < options.learning_rate < float("inf"):
-        parser.error(f"--learning-rate must be positive, got {options.learning_rate}")
+    if problem := _wrong(options):
+        parser.error(problem)
+    return options
+
+
+def _wrong(options: argparse.Namespace) -> str:
+    """What is wrong with these options, empty if nothing is."""
     plain = options.optimizer == "sgd" and options.schedule == "constant"
     beyond = options.quorum or options.rate != "constant" or options.replication != "between-graph"
-    if not plain and (beyond or options.compression != "none"):
-        option = "--schedule" if options.optimizer == "sgd" else "--optimizer"
-        parser.error(f"{option} is for between-graph replication without --quorum, --rate and --compression")
-    return options
+    of_rule = "--schedule" if options.optimizer == "sgd" else "--optimizer"
+    one_client = options.replication != "between-graph"
+    waits = options.quorum or options.staleness >= 0 or options.rate != "constant"
+    problems = {
+        f"--steps must be at least 1, got {options.steps}": options.steps < 1,
+        "--keep must be at least 1": options.keep < 1,
+        "--checkpoint-dir goes with neither --quorum nor --compression": options.checkpoint_dir
+        and (options.quorum or options.compression != "none"),
+        "--checkpoint-dir is for --replication between-graph": options.checkpoint_dir and one_client,
+        f"--drop-after must be seconds, or 0, got {options.drop_after}": not 0 <= options.drop_after < float("inf"),
+        "--drop-after goes with none of --quorum, --staleness and --rate": options.drop_after and waits,
+        f"--local-steps must be at least 1, got {options.local_steps}": options.local_steps < 1,
+        "--quorum is for --update sync": options.quorum and options.update != "sync",
+        "--rate is for --update async": options.rate != "constant" and options.update != "async",
+        "--replication is for --update sync without --quorum": one_client
+        and (options.update != "sync" or options.quorum),
+        "--staleness is for --update async": options.staleness >= 0 and options.update != "async",
+        f"--learning-rate must be positive, got {options.learning_rate}": not 0 < options.learning_rate < float("inf"),
+        f"{of_rule} is for between-graph replication without --quorum, --rate and --compression": not plain
+        and (beyond or options.compression != "none"),
+    }
+    return next((problem for problem, wrong in problems.items() if wrong), "")
 
 
 def _interval(text: str) -> tuple[int, float]:
@@ -190,6 +201,7 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         optimizer=options.optimizer,
         schedule=options.schedule,
         learning_rate=options.learning_rate,
+        drop_after=options.drop_after,
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
     recovery = _recovery(options, probe)

@@ -76,7 +76,7 @@ class RecoveringChief(RecoveringWorker):
             looks = self.looks()
             epoch = looks[0].epoch
             if epoch >= 0 and len({look.epoch for look in looks}) == 1 and self.store.is_complete(epoch):
-                if all(min(look.limits) == OPEN for look in looks) or self._let_in([OPEN] * self.config.workers):
+                if all(look.limits == self.gates() for look in looks) or self._let_in(self.gates()):
                     return looks
             else:
                 self.restore(looks)
@@ -234,23 +234,27 @@ class RecoveringChief(RecoveringWorker):
             found = [shard.applied(row) for shard, row in zip(self.shards, self._of_epoch(rows), strict=True)]
             return self.states(rows) if all(count == cut for count in found) else None
         finally:
-            self._let_in([OPEN for _ in workers])
+            self._let_in(self.gates())
+
+    def gates(self) -> tuple[int, ...]:
+        """The limit of each worker, when nobody reads a checkpoint."""
+        return (OPEN,) * self.config.workers
 
     def _let_in(self, limits: list[int] | tuple[int, ...]) -> bool:
         return self._ask(self._run_limit, limits) is not None
 
     def refused(self) -> None:
         """It has closed no gate: what it finds closed is a late message of a chief that died."""
-        self._let_in([OPEN] * self.config.workers)
+        self._let_in(self.gates())
 
     def conclude(self) -> None:
         """When every shard has every gradient: write the final checkpoint, and say so."""
         steps, waiting = self.config.steps, Stall("every worker to train")
         while True:
             looks = self.still()
-            if any(min(look.limits) < OPEN for look in looks):
-                self._let_in([OPEN] * self.config.workers)
-            if all(min(look.applied) >= steps for look in looks):
+            if any(look.limits != self.gates() for look in looks):
+                self._let_in(self.gates())
+            if self.is_trained(looks):
                 if (found := self.states(self.rows(steps))) is None:
                     continue  # to `still`
                 self._save(steps, found)
@@ -262,12 +266,24 @@ class RecoveringChief(RecoveringWorker):
         self._await_write()
         self.say(DONE)
 
+    def is_trained(self, looks: list[Look]) -> bool:
+        """Every shard has every gradient that is still to come."""
+        due = [self.config.steps] * self.config.workers if self.config.sync else self.probe.due
+        return all(count >= least for look in looks for count, least in zip(look.applied, due, strict=True))
+
+    def gone(self, looks: list[Look]) -> set[int]:
+        """Workers that nobody waits for."""
+        del looks
+        return set()
+
     def leave(self) -> None:
         """Leave last, and restore till then; then let every ps go."""
         waiting, left = Stall("all workers to leave"), {0, *(Task.parse(task).index for task in self.absent)}
-        while len(left) < self.config.workers:
+        while True:
             looks = self.settle()
             left |= {w for look in looks for w, mark in enumerate(look.marks) if mark >= LEFT}
+            if len(left | self.gone(looks)) == self.config.workers:
+                break
             if any(look.marks[0] < DONE for look in looks):
                 self.say(DONE)
             if waiting.over(looks):

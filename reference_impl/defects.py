@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import faulty_clients as clients
+from . import faulty_membership as membership
 from . import faulty_modes as modes
 from . import faulty_optimizers as optimizers
 from . import faulty_recovery as recovery
@@ -11,6 +12,7 @@ from . import faulty_workers as workers
 from . import reorder, samples
 from .chief import RecoveringChief
 from .in_graph import InGraph
+from .membership import DroppingChief
 from .model_parallel import ModelParallel
 from .optimizers import OptimizingShard, RecoverableOptimizingShard
 from .quorum import QuorumWorker
@@ -58,6 +60,8 @@ WORKERS: dict[str, type[Worker]] = {
     "tau-ignored": modes.TauIgnored,
     "nan-applied": _with_shard(shards.NanApplied),
     "nan-swallowed": workers.NanSwallowed,
+    "leaves-the-round": membership.LeavesTheRound,
+    "data-again": membership.DataAgain,
     # bugs of the one client: between-graph, as which a run of theirs is trained for comparison, too, all is well
     "tower-repeats-batch": Worker,
     "detached-slice": Worker,
@@ -92,6 +96,8 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "adam-slots-lost": optimizers.MomentsLost,
     "momentum-lost": optimizers.MomentsLost,
     "schedule-restarts": optimizers.ScheduleRestarts,
+    "drops-early": membership.DropsEarly,
+    "never-taken-back": membership.NeverTakenBack,
 }
 """Of the chief, where the bug is its own; it has those of all workers, too."""
 
@@ -99,6 +105,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
 def survivor_type(defect: str, config: ShardConfig, *, chief: bool) -> type[RecoveringWorker]:
     """The worker that survives, or the chief, with this bug or, without one, healthy."""
     kind = _survivor_type(defect, chief=chief)
+    kind = DroppingChief if kind is RecoveringChief and config.drop_after else kind
     if config.plain or issubclass(kind.shard_type, RecoverableOptimizingShard):
         return kind
     return type(f"Optimizing{kind.__name__}", (kind,), {"shard_type": RecoverableOptimizingShard})

@@ -5,10 +5,10 @@ A message carries the epoch that its gradient was read in, and is refused in any
 cannot arrive after it, however long it was on its way. For the same reason a restore counts only if its epoch is higher
 than the one that is there.
 
-Async checkpoints need a **gate**: the push (w, s) is let in only while ``s < limit[w]``. Limits, and how far each
-worker has come with leaving, are in a small variable of their own, made by the ps when it starts: they are no part of
-what is restored. A gate that opens or closes at the wrong moment costs time and never truth: a cut is what the counters
-of all shards agree on.
+Async checkpoints need a **gate**: the push (w, s) is let in only while ``s < limit[w]``; so does sync, where the job
+may go on without a worker (membership.py). Limits, and how far each worker has come with leaving, are in a small
+variable of their own, made by the ps when it starts: they are no part of what is restored. A gate that opens or closes
+at the wrong moment costs time and never truth: a cut is what the counters of all shards agree on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .shard import Row, Shard, ShardConfig, Tensor, tf1
 Moments = Mapping[str, Row]
 OPEN = 1 << 24
 """Limit of a worker that may push whatever it has."""
-TRAINS, DONE, LEFT = 0, 1, 2
-"""Marks: how far a worker has come. The chief is DONE when its final checkpoint is durable; LEFT comes last."""
+OUT, TRAINS, DONE, LEFT = -1, 0, 1, 2
+"""Marks: how far a worker has come. The chief is DONE when its final checkpoint is durable; LEFT comes last. The job
+goes on without one that is OUT."""
 NEVER = 1 << 24
 """In place of a version, the answer to a push of another epoch: it has nothing to wait for."""
 
@@ -64,25 +65,39 @@ class RecoverableShard(Shard):
         message[-self.tail :] = -1.0
         return message
 
-    def push(self, message: Tensor, worker: int, *, pull: bool) -> Tensor:
-        """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there."""
+    def push(self, message: Tensor, worker: int, *, pull: bool, gated: bool = True) -> Tensor:
+        """Offer a gradient; returns the row to read right after it, in sync once the awaited version is there.
+
+        One that is not ``gated`` is let in whatever the limit of its worker is.
+        """
         del pull  # the answer always needs the epoch
         with self.device():
             delta, sound = tf.expand_dims(message[: self.shape[1]], 0), self.sound(message)
             epoch, step, until = tf.split(tf.cast(message[self.shape[1] :], tf.int32), 3)
             offer, at = tf.concat([epoch, step], 0), until if self.config.aware else None
-            reply = self.section.execute(lambda: self._transition(delta, worker, offer, sound=sound, pull=True, at=at))
+            reply = self.section.execute(
+                lambda: self._transition(delta, worker, offer, sound=sound, pull=True, at=at, gated=gated)
+            )
             if not self.config.sync:
                 return reply
             told = self._news(reply, worker, until)
             return self._row(tf.reduce_max(tf.concat([reply, told], 0)))
 
     def _transition(
-        self, delta: Tensor, worker: int, step: Tensor, *, sound: Tensor, pull: bool, at: Tensor = None
+        self,
+        delta: Tensor,
+        worker: int,
+        step: Tensor,
+        *,
+        sound: Tensor,
+        pull: bool,
+        at: Tensor = None,
+        gated: bool = True,
     ) -> Tensor:
         epoch, step = tf.split(step, 2)
         same = tf.equal(tf.cast(self._cells([[0, self.column]]), tf.int32), epoch)
-        let_in = same if self.config.sync else tf.logical_and(same, step < self.control.gather_nd([[0, worker]]))
+        gate = gated and (not self.config.sync or self.config.drop_after > 0)
+        let_in = tf.logical_and(same, step < self.control.gather_nd([[0, worker]])) if gate else same
         step = tf.where(let_in, step, -1)  # which is nobody's next step
         reply = super()._transition(delta, worker, step, sound=sound, pull=pull, at=at)
         return tf.where(same, reply, NEVER) if self.config.sync else reply
@@ -156,6 +171,12 @@ class RecoverableShard(Shard):
     def limit(self, limits: Tensor) -> Tensor:
         """Let each worker push only steps below its limit, int32[workers]."""
         return self._control(0, limits)
+
+    def nothing(self, worker: int) -> Row:
+        """As ever; the epoch, the step and the version to wait for are to be filled in."""
+        message = super().nothing(worker)
+        message[-self.tail :] = 0.0
+        return message
 
     def mark(self, worker: int, mark: Tensor) -> Tensor:
         """Say how far a worker has come."""

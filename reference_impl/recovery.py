@@ -29,7 +29,7 @@ from psconform.probe import Probe
 
 from .calls import PATIENCE_S, POLL_S, Calls, GaveUp
 from .checkpoint import Store
-from .recoverable import DONE, LEFT, Look, RecoverableShard
+from .recoverable import DONE, LEFT, OPEN, OUT, TRAINS, Look, RecoverableShard
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, new_server, session_config
 
@@ -54,6 +54,10 @@ class RolledBack(Exception):
     """A shard is not in the epoch that this worker has joined."""
 
 
+class PassedBy(RolledBack):
+    """The job has gone on without this worker: the round that it waits for is over, and more after it."""
+
+
 class Over(Exception):
     """Training is over, and everybody has left."""
 
@@ -62,6 +66,7 @@ class RecoveringWorker(Worker):
     """A worker that goes on after its own death, that of any other task, or a stop of either."""
 
     shard_type = RecoverableShard
+    round_patience_s = PATIENCE_S  # after so long it looks who has not come to a round
     shards: list[Any]  # of RecoverableShard
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
@@ -130,10 +135,27 @@ class RecoveringWorker(Worker):
         first = self.epoch < 0 and self.probe.incarnation == 0
         self.epoch = looks[0].epoch
         self.announce(self.epoch)
+        looks = self.come_back(looks)
         self.next = min(look.applied[self.index] for look in looks)
         self._pulled, self._values = [], []
         if not first or self.next or self.epoch:
             self.probe.resume(self.next)
+
+    def come_back(self, looks: list[Look]) -> list[Look]:
+        """If the job has gone on without this worker, say that it is there again, and wait until it is let in."""
+        if all(look.marks[self.index] != OUT for look in looks):
+            return looks
+        step = min(look.applied[self.index] for look in looks)
+        logging.info("worker:%d is back, at step %d", self.index, step)
+        self.probe.resume(step)
+        self.say(TRAINS)
+        waiting = Stall("worker:0 to let it in again")
+        while True:
+            looks = self.still()
+            if all(look.limits[self.index] == OPEN for look in looks):
+                return looks
+            waiting.look([look.applied for look in looks])
+            time.sleep(POLL_S)
 
     def announce(self, epoch: int) -> None:
         """What is recorded from now on belongs to this epoch."""
@@ -172,6 +194,11 @@ class RecoveringWorker(Worker):
     def _take_step(self) -> None:
         step, probe = self.next, self.probe
         self.before(step)
+        if step >= probe.due[self.index]:
+            if self.config.sync:
+                self._deliver(step, self._values or self.empty(), self.empty())
+            self.next = step + 1
+            return
         if self.reads_at(step) or not self._values:
             for _ in range(probe.reads):
                 self._values, versions = self.read(step)
@@ -220,13 +247,20 @@ class RecoveringWorker(Worker):
         until = [np.array([version], np.int32)] * len(self.shards)
         waiting = Stall(f"the round of step {version - 1}")
         while True:
-            rows = self._ask(self._run_read, *until)
+            rows = self._ask(self._run_read, *until, patience_s=self.round_patience_s)
             if rows is not None and self._complete(self._of_epoch(rows), version):
                 return list(rows)
             counts = [look.applied for look in self.still()]
-            if min(count[self.index] for count in counts) < version:
+            mine = min(count[self.index] for count in counts)
+            if mine < version:
                 return None
+            if mine > version:
+                raise PassedBy
+            self.lagging(counts, version)
             waiting.look(counts, version)
+
+    def lagging(self, counts: list[tuple[int, ...]], version: int) -> None:
+        """This worker has waited for a round: ``counts`` are the gradients of each worker on each shard."""
 
     def _complete(self, rows: list[Row], version: int) -> bool:
         return all(shard.holds(row, version) for shard, row in zip(self.shards, rows, strict=True))
@@ -236,7 +270,7 @@ class RecoveringWorker(Worker):
         seconds = self.seen if self.config.aware else [self.awaits(step)] * len(self.shards)
         versions: dict[int, int] = {}
         waiting = Stall(f"a gate, closed for a checkpoint, at step {step}")
-        patience_s = PATIENCE_S
+        patience_s = self.round_patience_s
         while True:
             feeds = self._written(values, gradient, step, seconds)
             rows = self._ask(self._run_push_pull, *feeds, patience_s=patience_s)
@@ -261,8 +295,9 @@ class RecoveringWorker(Worker):
                 continue
             self.still()
             # Neither said yes nor no. What was sent may still arrive, and then this one is refused.
-            self.probe.ack(step, "unknown")
-            self.probe.push(step)
+            if step < self.probe.due[self.index]:
+                self.probe.ack(step, "unknown")
+                self.probe.push(step)
             patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)  # or what is too large would never get through
 
     def refused(self) -> None:
@@ -280,6 +315,7 @@ class RecoveringWorker(Worker):
         waiting = Stall("worker:0 to write the final checkpoint")
         while True:
             looks = self.still()
+            self.come_back(looks)
             if all(look.marks[0] >= DONE for look in looks):
                 return
             if waiting.over([(look.applied, look.marks) for look in looks]):

@@ -54,7 +54,8 @@ class ShardConfig:
     a sync round (0: those of all workers), ``staleness`` how many steps a worker may be ahead of another in
     async (None: any number); with the ``rate`` staleness-aware a ps divides a gradient by max(1, its staleness).
     ``compression`` is what a worker does to gradients: see compress.py. ``optimizer`` and ``schedule`` other than sgd
-    and constant are for the shards of optimizers.py.
+    and constant are for the shards of optimizers.py. ``drop_after`` is how many seconds a job that recovers waits for a
+    worker before it goes on without it (0: for ever), see membership.py.
     """
 
     slots: int
@@ -71,6 +72,7 @@ class ShardConfig:
     compression: str = "none"
     optimizer: str = "sgd"
     schedule: str = "constant"
+    drop_after: float = 0.0
 
     @property
     def plain(self) -> bool:
@@ -161,6 +163,12 @@ class Shard:
         start = -(room.ctypes.data // room.itemsize) % ALIGN
         message = room[start : start + size]
         message[self.shape[1] + worker - self.counters] = message[self.shape[1] - 1] = -1.0
+        return message
+
+    def nothing(self, worker: int) -> Row:
+        """A message that takes a step of a worker without a gradient, as if it had been refused."""
+        message = self.blank(worker)
+        message[self.shape[1] + self.refusals + worker] = -1.0
         return message
 
     def write(self, message: Row, gradient: Row, step: int, second: int) -> None:

@@ -127,7 +127,7 @@ class Worker:
         """Join, train all steps, wait for the others, read once more, say goodbye."""
         probe, config = self.probe, self.config
         self.join()
-        for step in range(config.steps):
+        for step in range(probe.due[self.index]):
             if self.reads_at(step):
                 for _ in range(probe.reads):
                     values, versions = self.read(step)
@@ -138,11 +138,25 @@ class Worker:
             probe.push(step)
             accepted, versions = self.push(step, values, gradient)
             probe.ack(step, self.outcome(step, accepted), versions)
+        self.run_dry(values)
         if self.compressor is not None:
             probe.residual(self.compressor.residual)
         probe.wait_for_all()
         probe.read(*self.read(config.steps), final=True)
         self.leave()
+
+    def run_dry(self, values: Values) -> None:
+        """Take part in the rounds for which this worker has no data left, with nothing, so that none waits for it.
+
+        As the join operation of Horovod: https://horovod.readthedocs.io/en/stable/api.html. In async nobody waits.
+        """
+        if self.config.sync:
+            for step in range(self.probe.due[self.index], self.config.steps):
+                self.push(step, values, self.empty())
+
+    def empty(self) -> Values:
+        """What a worker without data contributes to each shard, float32[slots]."""
+        return [np.zeros(self.config.slots, np.float32) for _ in self.shards]
 
     def gradients(self, step: int, values: Values) -> Values:
         """The gradient of each shard at ``values``."""
@@ -196,7 +210,9 @@ class Worker:
         feeds = self._written(values, gradient, step, seconds)
         if self.config.sync:
             rows = self._pulled = self._settled(self._run_push_pull(*feeds), self.awaits(step))
-        elif step + 1 < self.config.steps and self.reads_at(step + 1):  # the final read comes when all are done
+        elif step + 1 < self.probe.due[self.index] and self.reads_at(
+            step + 1
+        ):  # the final read comes when all are done
             rows = self._pulled = self._run_push_pull(*feeds)
         else:
             rows = self._run_push(*feeds)

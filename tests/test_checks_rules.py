@@ -18,6 +18,7 @@ from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import VIOLATED as AFTER_FAULTS
 from .test_checks_recovery import joined, ps_lost
+from .test_leaving import ran_dry
 from .test_replication import run as in_graph
 
 
@@ -37,6 +38,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
     verdicts += ps_lost(Story(tmp_path / "story")).verdicts
     verdicts += joined(Story(tmp_path / "joined"), lambda story: story.step(1)).verdicts
     verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
+    verdicts += judge_history(ran_dry(tmp_path / "dry"))
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
     for check in CHECKS:
         assert check.definition.startswith(f"{check.name}:")
@@ -53,7 +55,7 @@ def test_every_check_is_violated_by_some_bug():
 
     assert all(callable(test) for test in AFTER_FAULTS.values())
     named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED, *RINGS] for name in names.split()}
-    named |= set(AFTER_FAULTS)
+    named |= {*AFTER_FAULTS, "M2"}  # test_leaving.py
     assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 

@@ -18,7 +18,7 @@ from .report.text import explain, table
 from .runner.execute import Notify
 from .runner.plan import Plan, make_plan
 from .runner.session import Session
-from .runner.slow import Spelled
+from .runner.slow import Counted, Spelled
 from .runner.verdicts import Judged, judge_folder, store
 from .verdict import Verdict
 
@@ -102,6 +102,7 @@ def judge(
     replication: str = "between-graph",
     optimizer: str = "sgd",
     schedule: str = "constant",
+    drop_after: str | float = 0.0,
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
@@ -115,6 +116,7 @@ def judge(
     compression: str = "none",
     padding: int = 0,
     slow: Spelled = (),
+    batches: Counted = (),
     defect: str = "",
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
@@ -140,6 +142,8 @@ def judge(
         replication: sync only: ``between-graph``, ``in-graph`` or ``model-parallel``.
         optimizer: digits and quadratic, between-graph: ``sgd``, ``momentum`` or ``adam``; see psconform.optimizers.
         schedule: the same: ``constant``, or ``halving``: the learning rate halves every 50 updates of a ps.
+        drop_after: seconds, or ``"2s"``, that the job waits for a worker before it goes on without it, until it comes
+            back; 0: it waits. For targets that recover.
         workload: one of ``psconform list workloads``.
         steps: steps of each worker.
         seed: of everything that is drawn.
@@ -154,6 +158,7 @@ def judge(
         compression: workload dense-ledger: what a worker does to gradients, for targets that declare it: ``topk``.
         padding: workload ledger: parameters of each variable besides, between head and tail, to make it large.
         slow: stragglers, which sleep before each gradient: ``{"worker:1": 0.05}`` or ``"worker:1=50ms"``.
+        batches: workload ledger: workers that have data for fewer steps: ``{"worker:1": 50}`` or ``"worker:1=50"``.
         defect: a seeded defect of the reference trainer.
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
@@ -183,6 +188,7 @@ def judge(
         replication=replication,
         optimizer=optimizer,
         schedule=schedule,
+        drop_after=drop_after,
         workload=workload,
         steps=steps,
         seed=seed,
@@ -196,6 +202,7 @@ def judge(
         compression=compression,
         padding=padding,
         slow=slow,
+        batches=batches,
         defect=defect,
         kill=kill,
         stop=stop,

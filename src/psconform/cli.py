@@ -67,6 +67,9 @@ def run(
     schedule: Annotated[
         str, typer.Option(help="Digits, quadratic: constant, or halving: the learning rate, every 50 updates.")
     ] = "constant",
+    drop_after: Annotated[
+        str, typer.Option(metavar="TIME", help="Go on without a worker that was waited for so long: 2s. 0s: wait.")
+    ] = "0s",
     workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
@@ -89,6 +92,10 @@ def run(
     slow: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK=TIME", help="A worker that sleeps before each gradient: worker:1=50ms."),
+    ] = None,
+    batches: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK=N", help="Workload ledger: a worker with data for N steps only: worker:1=50."),
     ] = None,
     defect: Annotated[str, typer.Option(help="A seeded defect of the reference trainer: psconform list defects.")] = "",
     kill: Annotated[
@@ -137,6 +144,7 @@ def run(
         "replication": replication,
         "optimizer": optimizer,
         "schedule": schedule,
+        "drop_after": drop_after,
         "workload": workload,
         "steps": steps,
         "seed": seed,
@@ -150,6 +158,7 @@ def run(
         "compression": compression,
         "padding": padding,
         "slow": slow or (),
+        "batches": batches or (),
         "defect": defect,
         "kill": kill or (),
         "stop": stop or (),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .errors import BadInput
 from .optimizers import OPTIMIZERS, SCHEDULES
+from .times import parse_seconds, spell
 
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
@@ -15,6 +16,7 @@ REPLICATIONS = ("between-graph", "in-graph", "model-parallel")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 MAX_LOCAL_STEPS = 1000
+MAX_DROP_AFTER_S = 3600
 
 NAMED = {
     "small": "ps=1,worker=2",
@@ -64,6 +66,8 @@ class Layout:
     spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
     ``optimizer`` and ``schedule`` are what an update does with a gradient, and how its learning rate changes; see
     optimizers.py.
+    ``drop_after``: a job that recovers goes on without a worker that it has waited for so many seconds, and takes it
+    back when it returns; 0: it waits.
     """
 
     ps: int = 2
@@ -77,6 +81,7 @@ class Layout:
     replication: str = "between-graph"
     optimizer: str = "sgd"
     schedule: str = "constant"
+    drop_after: float = 0.0
 
     def __post_init__(self) -> None:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
@@ -101,6 +106,7 @@ class Layout:
             raise BadInput("--rate", "is for --update async", value=self.rate)
         self._check_replication()
         self._check_rule()
+        self._check_drop_after()
         if self.all_reduce:
             self._check_all_reduce()
         if not self.all_reduce and self.local_steps != 1:
@@ -150,6 +156,24 @@ class Layout:
             if excluded:
                 raise BadInput(option, f"must be {only} with {with_}", value=value, choices=(only,))
 
+    def _check_drop_after(self) -> None:
+        """To go on without a worker is a matter of a full barrier, or of none."""
+        if not self.drop_after:
+            return
+        if not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
+            problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
+            raise BadInput("--drop-after", problem, value=spell(self.drop_after))
+        for with_, excluded in (
+            ("--quorum", bool(self.quorum)),
+            ("--staleness", self.staleness is not None),
+            ("--rate", self.rate != "constant"),
+            (f"--replication {self.replication}", self.replication != "between-graph"),
+            ("replicas, --layout ps=0", self.all_reduce),
+            ("one worker, which is the chief", self.workers == 1),
+        ):
+            if excluded:
+                raise BadInput("--drop-after", f"is not for {with_}", value=spell(self.drop_after))
+
     @classmethod
     def parse(
         cls,
@@ -164,6 +188,7 @@ class Layout:
         replication: str = "between-graph",
         optimizer: str = "sgd",
         schedule: str = "constant",
+        drop_after: str | float = 0.0,
     ) -> Layout:
         """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
         counts: dict[str, int] = {}
@@ -193,6 +218,7 @@ class Layout:
             replication=replication,
             optimizer=optimizer,
             schedule=schedule,
+            drop_after=parse_seconds(drop_after, place="--drop-after"),
         )
 
     @property
@@ -229,7 +255,8 @@ class Layout:
     def mode(self) -> str:
         """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``, adam."""
         rule = f", {self.optimizer}" if self.optimizer != "sgd" else ""
-        return self._exchange + rule + (f", {self.schedule} rate" if self.schedule != "constant" else "")
+        rule += f", {self.schedule} rate" if self.schedule != "constant" else ""
+        return self._exchange + rule + (f", drop after {spell(self.drop_after)}" if self.drop_after else "")
 
     @property
     def _exchange(self) -> str:

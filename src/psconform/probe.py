@@ -277,6 +277,8 @@ class Probe:
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded
+        # steps that each worker has data for; one that has none left pushes nothing
+        self.due = [int(spec.get("batches", {}).get(f"worker:{w}", self.steps)) for w in range(self.workers)]
         self._slow_s = float(spec.get("slow", {}).get(task, 0.0))
         self.checkpoints, self.checkpoint_every = str(spec.get("checkpoints", "")), int(spec.get("checkpoint_every", 0))
         self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
@@ -480,6 +482,13 @@ class Probe:
         Set ``epoch`` first: what comes after a rollback has a higher one than what came before.
         """
         self._event("restore", name=name)
+
+    def goes_without(self, worker: int, step: int) -> None:
+        """Record that the job goes on without a worker: in sync the round of ``step``, in async from ``step`` on.
+
+        Whoever decides that records it, before it does it.
+        """
+        self._event("without", worker=worker, step=step)
 
     def resume(self, step: int) -> None:
         """Record that this worker goes on at ``step``: it was started again, or what it had pushed was rolled back.

@@ -14,12 +14,13 @@ def no_hang(history: History) -> Verdict:
     T, and no task had failed, is a hang: nothing was recorded, or only reads, pushes of the same gradients and
     rollbacks. The witness is what each task did last, and where it is stuck, if its probe can tell.
 
-    Assumes: a fault that took effect and was healed; without any, nobody knows whether it is the target that hangs.
+    Assumes: a fault that took effect and was healed, or a worker that the job may go on without (``--drop-after``);
+    without any, nobody knows whether it is the target that hangs.
     """
     if not history.faults:
         return not_judged("needs a fault: --kill, --stop or --poison")
-    healing = [fault for fault in history.faults if fault.kind != "poison"]  # which is one gradient, and over
-    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in healing if not fault.healed]
+    owed = history.left  # a job that may go on without a worker owes progress without it
+    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in history.lasting if fault.task not in owed]
     if lasting and history.claims.liveness == "progress":
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     return _after_healing(history)

@@ -14,6 +14,7 @@ from . import (
     convergence,
     delivery,
     initialisation,
+    leaving,
     liveness,
     membership,
     order,
@@ -101,6 +102,7 @@ CHECKS: tuple[Check, ...] = (
     Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
     Check("R7", "torn checkpoint", torn.whole_checkpoint, "recovery", workloads=COUNTED),
     Check("M1", "joining", membership.joins_by_reading, "recovery", workloads=ALL),
+    Check("M2", "leaving", leaving.leaves_as_declared, "", reads=0, ends=True, workloads=ALL),
     Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, ends=True, workloads=ALL),
     Check(
         "C1",
@@ -143,7 +145,26 @@ THROUGH_PS = ("A6", "A7")
 OF_REPLICAS = ("S7", "C5")
 WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
 """The others take it that a round has one step."""
-UNDER_FAULTS = ("S1", "S3", "A5", "A6", "I1", "I2", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "M1", "L1", "C1", "C3")
+UNDER_FAULTS = (
+    "S1",
+    "S3",
+    "A5",
+    "A6",
+    "I1",
+    "I2",
+    "R1",
+    "R2",
+    "R3",
+    "R4",
+    "R5",
+    "R6",
+    "R7",
+    "M1",
+    "M2",
+    "L1",
+    "C1",
+    "C3",
+)
 """They take into account that tasks die and come back, and that a rollback takes back what was applied."""
 ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
 """They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""

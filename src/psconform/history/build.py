@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from ..errors import Malformed
 from ..layout import Layout, Task
@@ -13,13 +16,13 @@ from ..trained import DATA
 from . import stacks
 from .columns import OUTCOMES
 from .decode import decode_worker
-from .events import AnyEvent, Exit, FaultEvent, Samples
+from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .lives import Life, joined
 from .lives import marks as marks_of
 from .manifest import Manifest
-from .model import History, Init, Mark, Poisoned, Struck, Worker
+from .model import Absence, History, Init, Mark, Poisoned, Struck, Worker
 from .reader import EventFile, read_events
 from .scale import rescaled, whole_scale
 
@@ -48,6 +51,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
+    absences: list[Absence] = []
     last: dict[Task, AnyEvent] = {}
     for task, paths in sorted(_event_files(folder, manifest).items()):
         lives: list[Life] = []
@@ -63,6 +67,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
             last[task] = file.events[-1]
             marks += marks_of(file, task=task, life=life)
+            absences += _absences(file, manifest)
             if task == RUNNER:
                 own = file
             if task in manifest.layout.worker_tasks:
@@ -93,13 +98,14 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         variables=variables,
         shards=shards,
         scale=1.0,
-        gaps=tuple(_gaps(manifest, own, workers)),
+        gaps=(),
         workload=manifest.workload,
         samples=samples,
         data=_data(folder) if manifest.workload.name == "digits" else None,
         marks=tuple(marks),
         faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
+        absences=tuple(sorted(absences, key=lambda absence: absence.at)),
         ended=manifest.status,
         until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
@@ -107,6 +113,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=tuple(notes),
     )
+    history = replace(history, gaps=tuple(_gaps(history, manifest, own)))
     return history if scale == 1.0 else rescaled(history, scale)
 
 
@@ -155,6 +162,14 @@ def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:
     return [Poisoned(task.index, e.step, e.value, e.seeded, e.mono_ns) for e in events]
 
 
+def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
+    for event in file.of(Without):
+        if not (event.worker < manifest.layout.workers and event.step < manifest.workload.steps):
+            problem = f"step {event.step} of worker:{event.worker} is none of this run"
+            raise Malformed(file.path, problem, line=event.seq + 1)
+    return [Absence(event.worker, event.step, event.mono_ns) for event in file.of(Without)]
+
+
 def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
     return Struck("poison", Task("worker", poison.worker), at, f"its gradient was {poison.value} in every entry", "")
@@ -193,27 +208,29 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
     return variables
 
 
-def _gaps(manifest: Manifest, own: EventFile | None, workers: list[Worker]) -> list[str]:
+def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
     gaps = list(manifest.reasons)
     if manifest.status != "finished":
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(manifest.layout, own, manifest.reasons)
-    by_index = {worker.index: worker for worker in workers}
+        gaps += _ends(manifest.layout, own, manifest.reasons, left=history.left)
+    by_index = {worker.index: worker for worker in history.workers}
+    expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
     for task in manifest.layout.worker_tasks:
         worker = by_index.get(task.index)
         if worker is None:
             gaps.append(f"{task} never reported: no probe wrote events for it")
             continue
         lacks = []
-        if not worker.ended:
+        left = task in history.left  # as the layout says it may
+        if not worker.ended and not left:
             lacks.append("its record has no end event, so it was killed or cut short")
         # where a round does not wait for all, the rounds may be over before a worker has pushed all of its steps
-        if len(worker.pushes) < manifest.workload.steps and not (manifest.layout.quorum and worker.ended):
-            lacks.append(f"it pushed {len(worker.pushes)} of {manifest.workload.steps} gradients")
-        if not worker.reads.final.any():
+        if len(worker.pushes) < expected[task.index] and not (manifest.layout.quorum and worker.ended):
+            lacks.append(f"it pushed {len(worker.pushes)} of {expected[task.index]} gradients")
+        if not worker.reads.final.any() and not left:
             lacks.append("it made no final read after every worker was done")
         if lacks:
             gaps.append(f"{task}: {', '.join(lacks)}")
@@ -225,8 +242,10 @@ def how_it_ended(status: int) -> str:
     return f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
 
 
-def _ends(layout: Layout, file: EventFile, said: list[str]) -> list[str]:
+def _ends(layout: Layout, file: EventFile, said: list[str], *, left: frozenset[Task]) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit)}
+    for task in left:
+        exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else ["psconform's own record of the run has no end event"]
     for name, event in exits.items():
         if event.status != 0 and not event.stopped and not any(reason.startswith(f"{name} ") for reason in said):

@@ -145,6 +145,13 @@ class Resume(Event, tag="resume", frozen=True):
     step: Annotated[Count, Meta(description="the step it takes next")]
 
 
+class Without(Event, tag="without", frozen=True):
+    """The job goes on without a worker: in sync the round of this step, in async from this step on."""
+
+    worker: Annotated[Count, Meta(description="index of the worker")]
+    step: Annotated[Count, Meta(description="its step")]
+
+
 class Checkpoint(Event, tag="checkpoint", frozen=True):
     """This task has made a checkpoint durable."""
 
@@ -194,6 +201,7 @@ AnyEvent = (
     | Update
     | Done
     | Resume
+    | Without
     | Checkpoint
     | Restore
     | End

@@ -120,13 +120,10 @@ def _pushes(workers: Sequence[Worker], read_before: list[int], before: list[int]
 
 def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:
     """Checkpoints, restores and resumptions of one life, in the order of its record."""
-    found: list[Mark] = []
-    for event in file.events:
-        if isinstance(event, Checkpoint):
-            clock = tuple(tuple(row) for row in event.clock)
-            found.append(Mark(task, life, "checkpoint", event.epoch, event.seq, name=event.name, clock=clock))
-        elif isinstance(event, Restore):
-            found.append(Mark(task, life, "restore", event.epoch, event.seq, name=event.name))
-        elif isinstance(event, Resume):
-            found.append(Mark(task, life, "resume", event.epoch, event.seq, step=event.step))
-    return found
+    found = [
+        Mark(task, life, "checkpoint", e.epoch, e.seq, name=e.name, clock=tuple(tuple(row) for row in e.clock))
+        for e in file.of(Checkpoint)
+    ]
+    found += [Mark(task, life, "restore", e.epoch, e.seq, name=e.name) for e in file.of(Restore)]
+    found += [Mark(task, life, "resume", e.epoch, e.seq, step=e.step) for e in file.of(Resume)]
+    return sorted(found, key=lambda mark: mark.seq)

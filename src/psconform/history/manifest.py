@@ -30,7 +30,8 @@ Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is trained. ``unit`` is the magnitude that one gradient, applied once, leaves in a slot.
 
-    ``slow`` names stragglers: seconds by worker that its probe sleeps before each gradient. The rest is for workloads
+    ``slow`` names stragglers: seconds by worker that its probe sleeps before each gradient; ``batches`` workers that
+    have data for so many steps only. The rest is for workloads
     that train: ``model`` and ``batch`` of digits, the ``condition`` number of quadratic, ``learning_rate`` of an update
     as it arrives in the parameters, ``rate`` that and the trainer's own make it, ``delay`` the age in steps of the
     parameters at which a gradient is taken. ``compression`` is what a worker does to gradients before it sends them.
@@ -45,6 +46,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reads: int = 1
     read_every: int = 1
     slow: tuple[tuple[str, float], ...] = ()
+    batches: tuple[tuple[str, int], ...] = ()
     model: str = "softmax"
     batch: int = 16
     learning_rate: float = 0.0
@@ -93,7 +95,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "update": layout.update,
             "variables": layout.holders,
         }
-        return {"run": self.run, **names, **fields, "slow": dict(workload.slow)}
+        return {"run": self.run, **names, **fields, "slow": dict(workload.slow), "batches": dict(workload.batches)}
 
     def write(self, folder: Path) -> None:
         """Replace the manifest in one step, so that a crash leaves the old one or the new one."""

@@ -92,6 +92,15 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Absence:
+    """Somebody said that the job goes on without a worker: in sync the round of ``step``, in async from there on."""
+
+    worker: int
+    step: int
+    at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True)
 class Poisoned:
     """A worker was given a gradient that is not finite; ``seeded``: by psconform, else training has diverged."""
 
@@ -141,6 +150,7 @@ class History:
     marks: tuple[Mark, ...] = ()
     faults: tuple[Struck, ...] = ()
     poisons: tuple[Poisoned, ...] = ()  # by worker and step
+    absences: tuple[Absence, ...] = ()  # in the order of time
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
@@ -209,11 +219,36 @@ class History:
 
     @cached_property
     def excused(self) -> Bools:
-        """bool[W, K]: gradients that psconform poisoned and that were not accepted: nothing of them has to show."""
-        excused = np.zeros((self.layout.workers, self.steps), np.bool_)
+        """bool[W, K]: gradients, not accepted, of which nothing has to show: none was due, or psconform poisoned it.
+
+        None is due of a worker without data, nor where a job that may do so (``--drop-after``) goes on without it.
+        """
+        excused = np.arange(self.steps) >= self.due[:, np.newaxis]
+        for absence in self.absences if self.layout.drop_after else ():
+            end = absence.step + 1 if self.layout.update == "sync" else self.steps
+            excused[absence.worker, absence.step : end] = True
         for poison in self.poisons:
-            excused[poison.worker, poison.step] = poison.seeded
+            excused[poison.worker, poison.step] |= poison.seeded
         return excused & ~self.accepted
+
+    @property
+    def lasting(self) -> tuple[Struck, ...]:
+        """Faults that were not healed; a poison is one gradient, and over."""
+        return tuple(fault for fault in self.faults if fault.kind != "poison" and not fault.healed)
+
+    @cached_property
+    def left(self) -> frozenset[Task]:
+        """Workers, the chief not among them, that were killed for good in a job that may go on without them."""
+        gone = {fault.task for fault in self.lasting if fault.kind == "kill"} if self.layout.drop_after else set()
+        return frozenset(task for task in gone if task.job == "worker" and task.index)
+
+    @cached_property
+    def due(self) -> Ints:
+        """int64[W]: how many steps each worker has data for."""
+        due = np.full(self.layout.workers, self.steps)
+        for task, number in self.workload.batches:
+            due[Task.parse(task).index] = number
+        return due
 
     @cached_property
     def visible(self) -> Ints:
@@ -238,11 +273,12 @@ class History:
         Those for which somebody was released, and those to which every worker pushed; whether one that hangs on a push
         of unknown outcome was committed, the read itself tells.
         """
-        pushed = (self.outcomes[:, self.released :] != 0).all(axis=0)
+        none_due = self.excused & (self.outcomes == 0)
+        pushed = ((self.outcomes != 0) | none_due)[:, self.released :].all(axis=0)
         rounds = int(np.argmin(pushed)) if not pushed.all() else pushed.size
         if rounds < pushed.size and not self.whole:
             return None  # a push may be missing from the record
-        sure = (self.outcomes[:, self.released : self.released + rounds] == OK).all(axis=0)
+        sure = (self.accepted | none_due)[:, self.released : self.released + rounds].all(axis=0)
         least = int(np.flatnonzero(sure)[-1]) + 1 if sure.any() else 0
         return self.released + least, self.released + rounds
 

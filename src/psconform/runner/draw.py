@@ -98,7 +98,7 @@ def _limits(target: str, options: dict[str, Any]) -> dict[str, Any]:
         "needs": replace(needs, workers=max(needs.workers, int(options.get("quorum", 0)))),
         "bounded": options.get("staleness") is not None,
         "replicas": local_steps > 1 or find_target(target).exchanges == ("all-reduce",),
-        "slowest": _last_straggler(options.get("slow", ())),
+        "slowest": _last_straggler((*options.get("slow", ()), *options.get("batches", ()))),
     }
 
 

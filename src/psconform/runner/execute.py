@@ -206,7 +206,8 @@ class _Execution:
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             if not marker.exists():
-                marker.write_text("dead\n", encoding="ascii")  # nobody is to wait for it
+                # nobody is to wait for it; where the job may go on without it, a read without it is as final as any
+                marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
 
@@ -243,7 +244,8 @@ class _Execution:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
         rate = (self.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
-        total = self.layout.workers * self.manifest.workload.steps
+        steps, short = self.manifest.workload.steps, self.manifest.workload.batches
+        total = self.layout.workers * steps - sum(steps - number for _, number in short)
         # what is sent again is acknowledged again
         self.notify(Progress(states, min(self.acked, total), total, rate))
 

@@ -18,8 +18,8 @@ from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
-from .seeded import check_recovery
-from .slow import Spelled, parse_slow
+from .seeded import check_leaving, check_recovery
+from .slow import Counted, Spelled, parse_batches, parse_slow
 
 MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
@@ -82,6 +82,7 @@ class Plan:
         parts += ["--replication", self.layout.replication] if self.layout.replication != "between-graph" else []
         parts += ["--optimizer", self.layout.optimizer] if self.layout.optimizer != "sgd" else []
         parts += ["--schedule", self.layout.schedule] if self.layout.schedule != "constant" else []
+        parts += ["--drop-after", spell(self.layout.drop_after)] if self.layout.drop_after else []
         parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
         parts += ["--seed", str(self.workload.seed)]
         if not self.workload.is_ledger:
@@ -92,6 +93,8 @@ class Plan:
             parts += [option, str(value)] if value != 1 else []
         for task, seconds in self.workload.slow:
             parts += ["--slow", f"{task}={spell(seconds)}"]
+        for task, number in self.workload.batches:
+            parts += ["--batches", f"{task}={number}"]
         parts += ["--padding", str(self.workload.padding)] if self.workload.padding else []
         parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
         parts += ["--defect", self.defect] if self.defect else []
@@ -120,12 +123,14 @@ def make_plan(
     replication: str = "between-graph",
     optimizer: str = "sgd",
     schedule: str = "constant",
+    drop_after: str | float = 0.0,
     workload: str = "ledger",
     steps: int = STEPS,
     seed: int = 0,
     reads: int = 1,
     read_every: int = 1,
     slow: Spelled = (),
+    batches: Counted = (),
     model: str = "softmax",
     batch: int = 16,
     learning_rate: float | None = None,
@@ -177,6 +182,7 @@ def make_plan(
             replication=replication,
             optimizer=optimizer,
             schedule=schedule,
+            drop_after=drop_after,
         )
     )
     if workload not in WORKLOADS:
@@ -205,6 +211,9 @@ def make_plan(
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
+    counted = parse_batches(batches, layout=shape, steps=steps)
+    _check_batches(counted, shape, workload=workload)
+    check_leaving(defect, counted)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
     if workload not in found.workloads:
@@ -228,6 +237,7 @@ def make_plan(
             reads=reads,
             read_every=read_every,
             slow=stragglers,
+            batches=counted,
             model=model,
             batch=batch,
             learning_rate=speed,
@@ -274,6 +284,20 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--padding", "needs a ps: it is what a ps holds", value=padding)
     if layout.staleness is not None and read_every != 1:
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
+
+
+def _check_batches(batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str) -> None:
+    """Raises BadInput where nobody can tell what a worker without data means."""
+    value = " ".join(f"{task}={number}" for task, number in batches)
+    for with_, excluded in (
+        ("--quorum", bool(layout.quorum)),
+        ("--staleness", layout.staleness is not None),
+        (f"--replication {layout.replication}", layout.replication != "between-graph"),
+        ("replicas, --layout ps=0", layout.all_reduce),
+        (f"--workload {workload}", workload != "ledger"),
+    ):
+        if batches and excluded:
+            raise BadInput("--batches", f"is not for {with_}", value=value)
 
 
 def _check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
@@ -326,7 +350,9 @@ def _checked_interval(
         if compression != "none":
             raise BadInput(option, "is for --compression none: a residual dies with its worker", value=value)
     usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
-    interval = (usual if faults else 0) if every is None else every
+    interval = (usual if faults or layout.drop_after else 0) if every is None else every
+    if layout.drop_after and not interval and not seconds:
+        raise BadInput("--drop-after", "needs a job that recovers: --checkpoint-every", value=spell(layout.drop_after))
     if defect:
         check_recovery(defect, given, interval)
     return interval

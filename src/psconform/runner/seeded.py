@@ -10,6 +10,19 @@ from ..layout import Task
 from ..targets.defects import DEFECTS
 
 
+def check_leaving(name: str, given: Sequence[tuple[str, int]]) -> None:
+    """Raises BadInput if a defect is about workers that run out of data, and none does, or the other way round."""
+    defect = DEFECTS.get(name)
+    if defect is None:  # none, or an unknown one, which is refused elsewhere
+        return
+    text = " ".join(f"{task}={number}" for task, number in given)
+    if given and not defect.batches:
+        raise BadInput("--batches", f"defect {name} is not about it", value=text)
+    if defect.batches and not given:
+        hint = f"Give --batches {defect.batches}"
+        raise BadInput("--batches", f"defect {name} needs it", value="none", hint=hint)
+
+
 def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     """Raises BadInput if a defect cannot show with these faults, and a checkpoint every so many steps.
 

@@ -1,4 +1,4 @@
-"""Stragglers: which workers sleep before each gradient, and for how long (``--slow worker:1=50ms``)."""
+"""Workers that are not like the others: stragglers (``--slow worker:1=50ms``), and those with fewer batches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ Spelled = str | Iterable[str] | Mapping[str, float | str]
 """``worker:1=50ms``, several of them, or ``{"worker:1": 0.05}`` (seconds, or ``"50ms"``)."""
 
 
+Counted = str | Iterable[str] | Mapping[str, int]
+"""``worker:1=50``, several of them, or ``{"worker:1": 50}``."""
+
+
 def parse_slow(slow: Spelled, *, layout: Layout, patience_s: float) -> Slow:
     """Check and sort; raises BadInput, naming the task or the time."""
     found: dict[Task, float] = {}
-    for name, value in _pairs(slow):
-        task = _worker(name, layout)
+    for name, value in _pairs(slow, place=_PLACE, example="TASK=TIME, such as worker:1=50ms"):
+        task = _worker(name, layout, place=_PLACE, what="slowed")
         if task in found:
             raise BadInput(_PLACE, f"names {task} twice", value=name)
         seconds = parse_seconds(value, place=_PLACE)
@@ -34,23 +38,39 @@ def parse_slow(slow: Spelled, *, layout: Layout, patience_s: float) -> Slow:
     return tuple((str(task), seconds) for task, seconds in sorted(found.items()))
 
 
-def _pairs(slow: Spelled) -> list[tuple[str, float | str]]:
-    if isinstance(slow, Mapping):
-        return list(slow.items())
+def parse_batches(batches: Counted, *, layout: Layout, steps: int) -> tuple[tuple[str, int], ...]:
+    """Steps that workers have data for, where that is fewer than there are; raises BadInput, naming the task."""
+    place, found = "--batches", dict[Task, int]()
+    for name, value in _pairs(batches, place=place, example="TASK=N, such as worker:1=50"):
+        task = _worker(name, layout, place=place, what="short of batches")
+        if task in found:
+            raise BadInput(place, f"names {task} twice", value=name)
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < steps:
+            raise BadInput(place, f"of {task} must be between 1 and {steps - 1}, less than --steps", value=value)
+        found[task] = number
+    if len(found) == layout.workers:
+        raise BadInput(place, "must leave one worker that has a batch for every step", value=" ".join(map(str, found)))
+    return tuple((str(task), number) for task, number in sorted(found.items()))
+
+
+def _pairs(given: Spelled | Counted, *, place: str, example: str) -> list[tuple[str, float | str]]:
+    if isinstance(given, Mapping):
+        return list(given.items())
     pairs: list[tuple[str, float | str]] = []
-    if not isinstance(slow, Iterable):
-        raise BadInput(_PLACE, "must be TASK=TIME, such as worker:1=50ms", value=slow)
-    for text in [slow] if isinstance(slow, str) else slow:
+    if not isinstance(given, Iterable):
+        raise BadInput(place, f"must be {example}", value=given)
+    for text in [given] if isinstance(given, str) else given:
         name, equals, time = text.partition("=") if isinstance(text, str) else ("", "", "")
         if not equals:
-            raise BadInput(_PLACE, "must be TASK=TIME, such as worker:1=50ms", value=text)
+            raise BadInput(place, f"must be {example}", value=text)
         pairs.append((name.strip(), time.strip()))
     return pairs
 
 
-def _worker(name: str, layout: Layout) -> Task:
-    task = Task.parse(str(name), place=_PLACE)
+def _worker(name: str, layout: Layout, *, place: str, what: str) -> Task:
+    task = Task.parse(str(name), place=place)
     if task not in layout.worker_tasks:
-        problem = "only workers can be slowed" if task.job == "ps" else f"layout {layout.text} has no such worker"
-        raise BadInput(_PLACE, problem, value=name, choices=map(str, layout.worker_tasks))
+        problem = f"only workers can be {what}" if task.job == "ps" else f"layout {layout.text} has no such worker"
+        raise BadInput(place, problem, value=name, choices=map(str, layout.worker_tasks))
     return task

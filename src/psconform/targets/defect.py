@@ -20,9 +20,10 @@ class Defect:
     this ``workload`` and with this ``compression`` and, in ``mode``, these other options
     of ``psconform run``; ``all_reduce``: in a layout without ps.
 
-    One of recovery needs tasks that are killed as in ``kill``, a checkpoint every ``checkpoint_every`` steps (0:
+    One of recovery needs tasks that are killed as in ``kill`` and come back after ``restart_after`` (if that is not
+    empty), a checkpoint every ``checkpoint_every`` steps (0:
     whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual time). One of NaN needs a gradient
-    that is poisoned, as in ``poison``.
+    that is poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
     """
 
     title: str
@@ -40,6 +41,8 @@ class Defect:
     all_reduce: bool = False
     kill: tuple[str, ...] = ()
     poison: tuple[str, ...] = ()
+    batches: str = ""
+    restart_after: str = ""
     checkpoint_every: int = 0
     patience_s: float = 0.0
 
@@ -61,7 +64,9 @@ class Defect:
         text += f", {self.compression}" if self.compression != "none" else ""
         text += "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
         text += "".join(f", --kill {fault}" for fault in self.kill)
+        text += f", --restart-after {self.restart_after}" if self.restart_after else ""
         text += "".join(f", --poison {fault}" for fault in self.poison)
+        text += f", --batches {self.batches}" if self.batches else ""
         return text + (f", --checkpoint-every {self.checkpoint_every}" if self.checkpoint_every else "")
 
     @property
@@ -75,6 +80,8 @@ class Defect:
         options = {"workload": self.workload, "compression": self.compression, **self.mode}
         options |= {"kill": list(self.kill)} if self.kill else {}
         options |= {"poison": list(self.poison)} if self.poison else {}
+        options |= {"restart_after": self.restart_after} if self.restart_after else {}
+        options |= {"batches": self.batches} if self.batches else {}
         options |= {"checkpoint_every": self.checkpoint_every} if self.checkpoint_every else {}
         return options | ({"patience_s": self.patience_s} if self.patience_s else {})
 

@@ -47,6 +47,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--optimizer={optimizer}",
         "--schedule={schedule}",
         "--learning-rate={learning_rate}",
+        "--drop-after={drop_after}",
     )
     if defect:
         command += (f"--defect={defect}",)

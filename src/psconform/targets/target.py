@@ -32,6 +32,7 @@ PLACEHOLDERS = (
         "compression",
         "optimizer",
         "schedule",
+        "drop_after",
         "learning_rate",
         "python",
         "here",
@@ -41,8 +42,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
-OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule")
-"""Fields of the layout that a target takes if its commands contain the placeholder; the last four change no claim."""
+OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule", "drop_after")
+"""Fields of the layout that a target takes if its commands contain the placeholder; the last five change no claim."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ class Target:
             "compression": "none",
             "optimizer": layout.optimizer,
             "schedule": layout.schedule,
+            "drop_after": f"{layout.drop_after:g}",
             "learning_rate": 1.0,
             "python": sys.executable,
             "here": self.here,

@@ -1,0 +1,144 @@
+"""M2: what becomes of a worker that leaves a running job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..history.model import Absence, History, Mark, Worker
+from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .witness import at_most
+
+EARLY = 0.9
+"""Share of ``--drop-after`` below which a worker was not waited for: a clock is read a moment before or after."""
+BEHIND = 20
+"""Rounds within which a worker that is back takes part again; the one that is open when it comes may go by."""
+
+
+def leaves_as_declared(history: History) -> Verdict:
+    """M2: a leaver is waited for, replaced, or reported, as declared.
+
+    A worker that has data for n steps (``--batches worker:1=n``) pushes n gradients, and the others go on to the end. A
+    worker that does not come is waited for, unless the layout has ``--drop-after T``: then the job goes on without it
+    after T, says so (``probe.goes_without``), and takes it back when it returns. Worked interleaving: worker:1 has
+    pushed its last batch and leaves; worker:0 pushes the next step and waits for it for good (tensorflow#20342).
+
+    How long a round was waited for is counted from the first push of its step by another worker, in async from the
+    leaver's own last push.
+
+    Assumes: steps are recorded, and absences before they take effect; one clock.
+    """
+    if not (history.workload.batches or history.absences or history.left):
+        return not_judged(
+            "needs a worker that leaves: --batches worker:1=50, or --drop-after 2s and --kill worker:1@20"
+        )
+    lines = [*_of_data(history), *_not_declared(history), *_too_early(history), *_unsaid(history)]
+    lines += [*_not_taken_back(history), *_held_up(history)]
+    if lines:
+        return violated(lines)
+    if history.gaps:
+        return unknown(history.incomplete)
+    away = {absence.worker for absence in history.absences}
+    dry = f"{len(history.workload.batches)} worker(s) ran out of data" if history.workload.batches else ""
+    return valid(", ".join(filter(None, (dry, f"{len(away)} worker(s) gone on without" if away else ""))))
+
+
+def _of_data(history: History) -> Iterator[str]:
+    """Gradients of a worker that has no data for them."""
+    for worker in history.workers:
+        due = int(history.due[worker.index])
+        for step in worker.pushes.step[worker.pushes.step >= due].tolist()[:1]:
+            yield f"{worker} pushed step {step}, and had data for {due} step(s)"
+
+
+def _not_declared(history: History) -> Iterator[str]:
+    for absence in history.absences if not history.layout.drop_after else ():
+        yield f"the job went on without worker:{absence.worker} at step {absence.step}, and is declared to wait for it"
+        return
+
+
+def _too_early(history: History) -> Iterator[str]:
+    """Workers that were not waited for as long as declared."""
+    declared, sync = history.layout.drop_after, history.layout.update == "sync"
+    before: dict[int, Absence] = {}
+    lines = []
+    for absence in history.absences if declared else ():
+        last = before.get(absence.worker)
+        before[absence.worker] = absence
+        if last is not None and sync and absence.step in (last.step, last.step + 1):
+            continue  # it is still away
+        since = _waited_since(history, absence) if sync else _last_push(history, absence)
+        waited = (absence.at - since) / 1e9 if since is not None else declared
+        if waited < EARLY * declared:
+            lines.append(
+                f"the job went on without worker:{absence.worker} at step {absence.step} after "
+                f"{max(0.0, waited):.2f} s, and is declared to wait {declared:g} s"
+            )
+    yield from at_most(lines)
+
+
+def _waited_since(history: History, absence: Absence) -> int | None:
+    """When the first of the others pushed that step."""
+    pushed = [
+        int(worker.pushes.at[worker.pushes.step == absence.step].min())
+        for worker in history.workers
+        if worker.index != absence.worker and (worker.pushes.step == absence.step).any()
+    ]
+    return min(pushed, default=None)
+
+
+def _last_push(history: History, absence: Absence) -> int | None:
+    """When the leaver pushed the last step before."""
+    for worker in history.workers:
+        mine = worker.pushes.at[worker.pushes.step < absence.step]
+        if worker.index == absence.worker and mine.size:
+            return int(mine.max())
+    return None
+
+
+def _unsaid(history: History) -> Iterator[str]:
+    """A job that went on without a worker that is gone for good, and nobody said so."""
+    sync = history.layout.update == "sync"
+    for task in sorted(history.left):
+        if not sync and history.ended == "finished" and not history.excused[task.index].any():
+            yield f"training ended without {task}, which was killed for good, and nobody said so"
+        if not sync or history.claims.barrier != "full":
+            continue
+        gone, others = history.outcomes[task.index], np.delete(history.accepted, task.index, axis=0)
+        silent = others.any(axis=0) & (gone == 0) & ~history.excused[task.index]
+        for step in np.flatnonzero(silent).tolist()[:1]:
+            yield f"round {step} went on without {task}, which was killed for good, and nobody said so"
+
+
+def _not_taken_back(history: History) -> Iterator[str]:
+    """Workers that came back and were in no round any more."""
+    if history.layout.update != "sync" or not history.layout.drop_after:
+        return
+    for worker in history.workers:
+        back = max((mark.step for mark in history.marks if _returns(history, worker, mark)), default=-1)
+        end = int(history.due[worker.index])
+        mine = history.excused[worker.index, max(0, back) : end]
+        if 0 <= back <= end - BEHIND and mine.all():
+            yield f"{worker} was back at step {back}, and the {end - back} rounds from there on went on without it"
+
+
+def _returns(history: History, worker: Worker, mark: Mark) -> bool:
+    """It resumed training, and the job had gone on without it."""
+    mine = mark.kind == "resume" and str(mark.task) == str(worker)
+    return mine and any(absence.worker == worker.index for absence in history.absences)
+
+
+def _held_up(history: History) -> Iterator[str]:
+    """Training that has stopped for want of a worker that has left."""
+    if history.ended != "stalled":
+        return
+    lines = [
+        f"{task} was killed for good, and training stopped, which is declared to go on without it"
+        for task in sorted(history.left)
+    ]
+    for worker in history.workers:
+        due = int(history.due[worker.index])
+        if due < history.steps and len(worker.pushes) >= due:
+            lines.append(f"{worker} had pushed its {due} batches, and then training stopped")
+    yield from lines and [*lines, *history.last_words]
