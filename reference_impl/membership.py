@@ -37,7 +37,7 @@ class DroppingChief(RecoveringChief):
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.out: set[int] = set()  # workers that the job goes on without
-        self._said: set[tuple[int, int]] = set()  # (worker, step) recorded as gone on without
+        self._said: set[tuple[int, int, int]] = set()  # (worker, step, epoch) recorded as gone on without
         self.round_patience_s = min(PATIENCE_S, max(LEAST_PATIENCE_S, config.drop_after))
         self._since = 0.0  # when this worker began to wait for the round
         self._counts: dict[int, tuple[int, float]] = {}  # at the end, by worker: gradients, and since when
@@ -176,6 +176,6 @@ class DroppingChief(RecoveringChief):
         return messages
 
     def _record_absence(self, worker: int, step: int) -> None:
-        if (worker, step) not in self._said:
-            self._said.add((worker, step))
+        if (worker, step, self.epoch) not in self._said:
+            self._said.add((worker, step, self.epoch))
             self.probe.goes_without(worker, step)

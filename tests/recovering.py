@@ -216,8 +216,9 @@ class Job:
         """Wait for something that the tasks write; fails with their logs if one of them ends in error, or in time."""
         deadline = time.monotonic() + LIMIT_S
         while not condition():
-            broken = [task for task in self.processes if self.status(task) not in (None, 0)]
-            assert not broken, f"{broken} ended:\n{self.log(*broken)}"
+            ended = {task: self.status(task) for task in self.processes}
+            broken = {task: status for task, status in ended.items() if status not in (None, 0)}
+            assert not broken, f"ended with these exit statuses: {broken}\n{self.log(*broken)}"
             assert time.monotonic() < deadline, self.log(*self.tasks)
             time.sleep(0.002)
 

@@ -57,6 +57,7 @@ def worker_of(index, times, *, steps, workers, boot="b", final_s=None, ended=Tru
         last=3 * each + 1,
         at=ns[:, 1],
         answered=np.where(np.isnan(np.asarray(times)[:, 2]), 0, ns[:, 2]),
+        epoch=none,
         refused=none,
     )
     return Worker(index, reads, pushes, each, ended, boot)

@@ -66,8 +66,8 @@ def _too_early(history: History) -> Iterator[str]:
     for absence in history.absences if declared else ():
         last = before.get(absence.worker)
         before[absence.worker] = absence
-        if last is not None and sync and absence.step in (last.step, last.step + 1):
-            continue  # it is still away
+        if last is not None and sync and _still_away(history, last, absence):
+            continue
         since = _waited_since(history, absence) if sync else _last_push(history, absence)
         waited = (absence.at - since) / 1e9 if since is not None else declared
         if waited < EARLY * declared:
@@ -76,6 +76,14 @@ def _too_early(history: History) -> Iterator[str]:
                 f"{max(0.0, waited):.2f} s, and is declared to wait {declared:g} s"
             )
     yield from at_most(lines)
+
+
+def _still_away(history: History, last: Absence, absence: Absence) -> bool:
+    """Nobody has heard of the worker since; after a rollback the job comes to the same steps again."""
+    if last.epoch == absence.epoch:
+        return absence.step in (last.step, last.step + 1)
+    heard = [worker.pushes.answered for worker in history.workers if worker.index == absence.worker]
+    return absence.step <= last.step + 1 and not any(((at > last.at) & (at < absence.at)).any() for at in heard)
 
 
 def _waited_since(history: History, absence: Absence) -> int | None:

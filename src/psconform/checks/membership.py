@@ -34,17 +34,18 @@ def joins_by_reading(history: History) -> Verdict:
 def _half_a_round(history: History, worker: Worker, index: int) -> Iterator[str]:
     """In a joiner's first read, who is missing from a round that others are in, and is in it in the end.
 
-    Whose gradient never comes was lost, or refused: then this is the round as it was committed.
+    Whose gradient never comes was lost, or refused, or, in the epoch of that read, gone on without: then this is the
+    round as it was committed.
     """
     if not history.finals:
         return
     clock = worker.reads.clock[index]
-    most = int(clock.max())
+    most, excused = int(clock.max()), history.excused_in(int(worker.reads.epoch[index]))
     for variable in range(history.variables):
         behind = [
             f"worker:{peer}"
             for peer, count in enumerate(clock[variable].tolist())
-            if history.last.ever[variable, peer, count:most].any()
+            if (history.last.ever[variable, peer, count:most] & ~excused[peer, count:most]).any()
         ]
         if behind:
             yield (

@@ -130,13 +130,14 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, w
     """How a worker's first read after a rollback differs from the checkpoint."""
     assert history.shards is not None
     assert back.checkpoint is not None
+    visible = history.visible_in(back.restore.epoch)
     for variable, shard in enumerate(history.shards):
         if shard >= len(back.checkpoint.clock):
             continue
         for peer, holds in enumerate(back.checkpoint.clock[shard]):
             shown = int(worker.reads.clock[index, variable, peer])
             where = f"{history.where(worker, index)} read {history.variable(variable)}"
-            if shown < history.visible[peer, min(holds, history.steps)] and which == "R4":
+            if shown < visible[peer, min(holds, history.steps)] and which == "R4":
                 yield f"{back.text}; {where} with {shown} gradients of worker:{peer}, the checkpoint has {holds}"
             if peer != worker.index or shown <= holds:
                 continue

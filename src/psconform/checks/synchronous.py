@@ -69,13 +69,18 @@ def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int
     """(first read, what is wrong, in how many reads), in the order of the reads."""
     reads, due = worker.reads, rounds_due(history, worker)
     found: list[tuple[int, Fault, int]] = []
-    least = history.visible.T[np.maximum(due, 0)][:, None, :]  # [R, 1, W]
+    excused = {epoch: history.excused_in(epoch) for epoch in np.unique(reads.epoch).tolist()}
+    visible = {epoch: history.visible_in(epoch) for epoch in excused}
+    least = np.zeros((len(reads), 1, history.layout.workers), np.int64)
+    for epoch in visible:
+        mine = reads.epoch == epoch
+        least[mine, 0] = visible[epoch].T[np.maximum(due[mine], 0)]
     off = (reads.clock < least) | (reads.clock > due[:, None, None])
     rows = np.argwhere(off & (due != NOT_DUE)[:, None, None])
     if rows.size:
         clock, step = reads.clock[tuple(rows.T)], due[rows[:, 0]]
-        lacks = clock < step
-        keys = np.column_stack([lacks, rows[:, 1:], np.where(lacks, _wanted(history, rows[:, 2], clock), step)])
+        lacks, wanted = clock < step, _wanted(visible, reads.epoch[rows[:, 0]], rows[:, 2], clock)
+        keys = np.column_stack([lacks, rows[:, 1:], np.where(lacks, wanted, step)])
         faults, index, number = np.unique(keys, axis=0, return_index=True, return_counts=True)
         for fault, at, times in zip(faults.tolist(), rows[index, 0].tolist(), number.tolist(), strict=True):
             found.append((at, ("lacks" if fault[0] else "already has", *fault[1:]), times))
@@ -83,20 +88,22 @@ def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int
         odd = reads.odd
         shown = np.flatnonzero(due[odd.first[row] : odd.end[row]] > odd.step[row])
         word = _off_by(float(odd.head[row]), float(odd.tail[row]))
-        if word == "lacks" and history.excused[odd.peer[row], odd.step[row]]:
-            continue
+        if word == "lacks":
+            epochs = reads.epoch[odd.first[row] + shown].tolist()
+            owed = [not excused[epoch][odd.peer[row], odd.step[row]] for epoch in epochs]
+            shown = shown[np.array(owed, np.bool_)]
         if word and shown.size:
             fault = (word, int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row]))
             found.append((int(odd.first[row] + shown[0]), fault, int(shown.size)))
     return sorted(found, key=lambda item: item[0])
 
 
-def _wanted(history: History, peer: Ints, clock: Ints) -> Ints:
-    """By worker and clock: the first step from there on that has to show."""
+def _wanted(visible: dict[int, Ints], epoch: Ints, peer: Ints, clock: Ints) -> Ints:
+    """By epoch, worker and clock: the first step from there on that has to show."""
     wanted = clock.copy()
-    for worker in np.unique(peer).tolist():
-        mine = peer == worker
-        wanted[mine] = np.searchsorted(history.visible[worker], clock[mine], side="right") - 1
+    for when, worker in np.unique(np.column_stack([epoch, peer]), axis=0).tolist():
+        mine = (peer == worker) & (epoch == when)
+        wanted[mine] = np.searchsorted(visible[when][worker], clock[mine], side="right") - 1
     return wanted
 
 

@@ -167,7 +167,7 @@ def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
         if not (event.worker < manifest.layout.workers and event.step < manifest.workload.steps):
             problem = f"step {event.step} of worker:{event.worker} is none of this run"
             raise Malformed(file.path, problem, line=event.seq + 1)
-    return [Absence(event.worker, event.step, event.mono_ns) for event in file.of(Without)]
+    return [Absence(event.worker, event.step, event.mono_ns, event.epoch) for event in file.of(Without)]
 
 
 def _struck(poison: Poisoned) -> Struck:

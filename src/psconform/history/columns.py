@@ -160,6 +160,7 @@ class Pushes:
     last: Ints  # [N], ... and of the last one
     at: Ints  # [N], when the first attempt was recorded, nanoseconds of CLOCK_MONOTONIC
     answered: Ints  # [N], when the last answer was; 0: never
+    epoch: Ints  # [N], the cluster epoch of the last accepting answer; -1: none
     refused: Ints  # [N], attempts that were acknowledged as failed
 
     def __len__(self) -> int:

@@ -124,6 +124,8 @@ class Answers:
         width, versions = self._versions()
         when, answered = column(self.sent, "mono_ns"), np.zeros(self.steps, np.int64)
         answered[self.ack_step] = column(self.told, "mono_ns")
+        epoch = np.full(self.steps, -1, np.int64)
+        epoch[self.acked] = column(self.told, "epoch")[self.ok]
         return Pushes(
             step=step,
             attempts=attempts[step],
@@ -135,6 +137,7 @@ class Answers:
             last=last[step],
             at=when[np.searchsorted(self.seq, first[step])],
             answered=answered[step],
+            epoch=epoch[step],
             refused=failed[step],
         )
 

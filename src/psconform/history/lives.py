@@ -114,8 +114,16 @@ def _pushes(workers: Sequence[Worker], read_before: list[int], before: list[int]
         refused=np.bincount(step, weights=np.concatenate([p.refused for p in lives]), minlength=steps)[sent].astype(
             np.int64
         ),
-        answered=np.array([answered[step == s].max() for s in sent.tolist()], np.int64),
+        answered=_latest(answered, step, none=0, steps=steps)[sent],
+        epoch=_latest(np.concatenate([p.epoch for p in lives]), step, none=-1, steps=steps)[sent],
     )
+
+
+def _latest(values: Ints, step: Ints, *, none: int, steps: int) -> Ints:
+    """By step, the largest of these values."""
+    latest = np.full(steps, none, np.int64)
+    np.maximum.at(latest, step, values)
+    return latest
 
 
 def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:

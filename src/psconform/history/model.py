@@ -98,6 +98,7 @@ class Absence:
     worker: int
     step: int
     at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,8 @@ class History:
 
     @cached_property
     def accepted(self) -> Bools:
-        """bool[W, K]: gradients acknowledged as ok."""
-        return np.asarray(self.outcomes == OK)
+        """bool[W, K]: gradients acknowledged as ok, and not given up after a rollback (see ``gone_without``)."""
+        return np.asarray((self.outcomes == OK) & (self.gone_without[1] <= self._epochs))
 
     @cached_property
     def barred(self) -> Bools:
@@ -223,13 +224,37 @@ class History:
 
         None is due of a worker without data, nor where a job that may do so (``--drop-after``) goes on without it.
         """
-        excused = np.arange(self.steps) >= self.due[:, np.newaxis]
-        for absence in self.absences if self.layout.drop_after else ():
-            end = absence.step + 1 if self.layout.update == "sync" else self.steps
-            excused[absence.worker, absence.step : end] = True
+        excused = (np.arange(self.steps) >= self.due[:, np.newaxis]) | (self.gone_without[1] >= 0)
         for poison in self.poisons:
             excused[poison.worker, poison.step] |= poison.seeded
         return excused & ~self.accepted
+
+    @cached_property
+    def gone_without(self) -> tuple[Ints, Ints]:
+        """Two int64[W, K]: the first and the last epoch in which the job went on without a gradient; -1: in none."""
+        first, last = np.full((2, self.layout.workers, self.steps), -1, np.int64)
+        for absence in self.absences if self.layout.drop_after else ():
+            end = absence.step + 1 if self.layout.update == "sync" else self.steps
+            place = absence.worker, slice(absence.step, end)
+            first[place] = np.where(first[place] < 0, absence.epoch, np.minimum(first[place], absence.epoch))
+            last[place] = np.maximum(last[place], absence.epoch)
+        return first, last
+
+    @cached_property
+    def _epochs(self) -> Ints:
+        """int64[W, K]: the epoch in which a gradient was last accepted; -1: in none."""
+        epochs = np.full((self.layout.workers, self.steps), -1, np.int64)
+        for worker in self.workers:
+            epochs[worker.index, worker.pushes.step] = worker.pushes.epoch
+        return epochs
+
+    def excused_in(self, epoch: int) -> Bools:
+        """``excused`` as a read of that epoch is to be judged, bool[W, K].
+
+        What the job had gone on without by then, and what was accepted only after the next rollback.
+        """
+        first = self.gone_without[0]
+        return np.asarray(self.excused | ((first >= 0) & (first <= epoch) & (self._epochs > epoch)))
 
     @property
     def lasting(self) -> tuple[Struck, ...]:
@@ -250,13 +275,12 @@ class History:
             due[Task.parse(task).index] = number
         return due
 
-    @cached_property
-    def visible(self) -> Ints:
-        """int64[W, K + 1]: the clock of a worker in a read that shows its first so many gradients.
+    def visible_in(self, epoch: int) -> Ints:
+        """int64[W, K + 1]: the clock of a worker in a read of that epoch that shows its first so many gradients.
 
         That many, unless the last of them are excused.
         """
-        steps = np.where(self.excused, 0, np.arange(1, self.steps + 1))
+        steps = np.where(self.excused_in(epoch), 0, np.arange(1, self.steps + 1))
         first = np.zeros((self.layout.workers, 1), np.int64)
         return np.asarray(np.maximum.accumulate(np.concatenate([first, steps], axis=1), axis=1))
 

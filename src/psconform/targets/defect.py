@@ -21,9 +21,9 @@ class Defect:
     of ``psconform run``; ``all_reduce``: in a layout without ps.
 
     One of recovery needs tasks that are killed as in ``kill`` and come back after ``restart_after`` (if that is not
-    empty), a checkpoint every ``checkpoint_every`` steps (0:
-    whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual time). One of NaN needs a gradient
-    that is poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
+    empty), a checkpoint every ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s``
+    seconds (0: the usual time); with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs
+    a gradient that is poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
     """
 
     title: str
@@ -42,6 +42,7 @@ class Defect:
     kill: tuple[str, ...] = ()
     poison: tuple[str, ...] = ()
     batches: str = ""
+    slow: str = ""
     restart_after: str = ""
     checkpoint_every: int = 0
     patience_s: float = 0.0
@@ -67,6 +68,7 @@ class Defect:
         text += f", --restart-after {self.restart_after}" if self.restart_after else ""
         text += "".join(f", --poison {fault}" for fault in self.poison)
         text += f", --batches {self.batches}" if self.batches else ""
+        text += f", --slow {self.slow}" if self.slow else ""
         return text + (f", --checkpoint-every {self.checkpoint_every}" if self.checkpoint_every else "")
 
     @property
@@ -82,6 +84,7 @@ class Defect:
         options |= {"poison": list(self.poison)} if self.poison else {}
         options |= {"restart_after": self.restart_after} if self.restart_after else {}
         options |= {"batches": self.batches} if self.batches else {}
+        options |= {"slow": [self.slow]} if self.slow else {}
         options |= {"checkpoint_every": self.checkpoint_every} if self.checkpoint_every else {}
         return options | ({"patience_s": self.patience_s} if self.patience_s else {})
 

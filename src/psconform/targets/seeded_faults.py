@@ -184,9 +184,10 @@ FAULTY: dict[str, Defect] = {
         ("L1",),
         updates=SYNC,
         workers=2,
-        steps=1000,
+        steps=160,
         mode={"drop_after": "500ms"},
-        kill=("worker:1@30",),
+        kill=("worker:1@10",),
+        slow="worker:0=75ms",
     ),
     "leaves-the-round": Defect(
         "a worker that runs out of data leaves, and the others wait for it in their next round",
