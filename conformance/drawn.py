@@ -88,6 +88,12 @@ def takes(mode: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(lacks, reason=f"no command of the target takes {{{mode}}}")
 
 
+def heeds_due() -> pytest.MarkDecorator:
+    """A target that does not say that its workers may run out of data is not given too little of it."""
+    lacks = not find_target(chosen.target).batches
+    return pytest.mark.skipif(lacks, reason="workers of the target do not heed probe.due (no batches = true)")
+
+
 def averages() -> pytest.MarkDecorator:
     """A target that only sums gradients does not average replicas."""
     lacks = "mean" not in find_target(chosen.target).reductions

@@ -64,6 +64,16 @@ def test_what_cannot_be_is_refused(tmp_path, options, says):
         make_plan(out=tmp_path, **options)
 
 
+def test_who_was_never_told_of_due_is_not_accused(tmp_path):
+    path = tmp_path / "target.toml"
+    path.write_text('name = "mine"\n[jobs.ps]\ncommand = ["x"]\n[jobs.worker]\ncommand = ["x"]\n[claims.sync]\n')
+    says = "--batches: workers of target mine do not heed it, got 'worker:1=5'. If they look at probe.due"
+    with pytest.raises(BadInput, match=re.escape(says)):
+        make_plan(str(path), out=tmp_path, batches="worker:1=5")
+    path.write_text("batches = true\n" + path.read_text())
+    assert make_plan(str(path), out=tmp_path, batches="worker:1=5").workload.batches == (("worker:1", 5),)
+
+
 def test_spelling(tmp_path):
     plan = make_plan(out=tmp_path, batches=["worker:2=7", "worker:1=50"], drop_after="1.5s", kill="worker:1@20")
     assert plan.workload.batches == (("worker:1", 50), ("worker:2", 7))

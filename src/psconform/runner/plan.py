@@ -212,9 +212,9 @@ def make_plan(
             raise BadInput(option, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
     counted = parse_batches(batches, layout=shape, steps=steps)
-    _check_batches(counted, shape, workload=workload)
     check_leaving(defect, counted)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
+    _check_batches(counted, shape, workload=workload, target=found)
     found.claimed(shape)
     if workload not in found.workloads:
         raise BadInput(
@@ -286,9 +286,12 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
-def _check_batches(batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str) -> None:
-    """Raises BadInput where nobody can tell what a worker without data means."""
+def _check_batches(batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str, target: Target) -> None:
+    """Raises BadInput where nobody can tell what a worker without data means, or the workers would not know."""
     value = " ".join(f"{task}={number}" for task, number in batches)
+    if batches and not target.batches:
+        hint = "If they look at probe.due, say batches = true in its target.toml"
+        raise BadInput("--batches", f"workers of target {target.name} do not heed it", value=value, hint=hint)
     for with_, excluded in (
         ("--quorum", bool(layout.quorum)),
         ("--staleness", layout.staleness is not None),

@@ -64,6 +64,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         modes=OPTIONS,
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
+        batches=True,
     )
 
 

@@ -72,7 +72,8 @@ class Target:
 
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
     ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
-    it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both.
+    it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both. ``batches``: its
+    workers look up in ``probe.due`` how many steps they have data for.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Target:
     modes: tuple[str, ...] = ()
     exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
+    batches: bool = False
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

@@ -49,6 +49,7 @@ class _File(_Strict):
     reductions: Annotated[list[str], Field(min_length=1)] = list(REDUCTIONS)
     workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
+    batches: bool = False
     claims: dict[str, dict[str, str]]
 
 
@@ -97,6 +98,7 @@ def load_target(path: Path) -> Target:
         workloads=tuple(file.workloads),
         modes=modes,
         compressions=tuple(file.compressions),
+        batches=file.batches,
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
 
