@@ -17,9 +17,10 @@ import warnings
 PR_SET_PDEATHSIG = 1
 
 
-def start(request):
+def start(request, ended):
     pid = os.fork()
     if pid:
+        ended.pop(pid, None)  # the kernel gives a number again, soon: every thread of a task has one, too
         return pid
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -58,6 +59,6 @@ if __name__ == "__main__":
     statuses: dict[int, int] = {}
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = poll(asked["poll"], statuses) if "poll" in asked else start(asked)
+        answer = poll(asked["poll"], statuses) if "poll" in asked else start(asked, statuses)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
