@@ -25,6 +25,7 @@ def test_a_ps_is_killed_and_nobody_is_told_what_was_lost(judge):
 
 
 def test_a_sync_worker_is_killed_and_the_job_hangs(judge):
-    run = judge(TARGET, layout="ps=1,worker=2", steps=30, kill=["worker:1@10"])
+    # a worker that finds nothing to join looks again after 30 s
+    run = judge(TARGET, layout="ps=1,worker=2", steps=30, kill=["worker:1@10"], patience_s=40)
     assert {"R1", "L1"} <= set(run.violated), run.explain()
     assert run.verdicts["L1"].witness[0] == "after kill worker:1 at 10: the process ended by signal 9"
