@@ -135,6 +135,8 @@ class DroppingChief(RecoveringChief):
         """Let those in again who say that they are back."""
         back = self.out - self.gone(looks)
         self.out -= back
+        for worker in back:
+            self._counts.pop(worker, None)  # it is waited for anew
         while back and not self._let_in(self.gates()):
             pass  # bounded by `Calls`
 

@@ -71,9 +71,8 @@ class RecoveringWorker(Worker):
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.recovery, self.store = recovery, recovery.store()
-        self.epoch, self.next = -1, 0
+        self.epoch, self.next, self._looked_at = -1, 0, 0.0
         self._left_behind: list[Any] = []  # sessions: forgetting one would close it
-        self._looked_at = 0.0
         self._values: Values = []  # what was read last, of this epoch
         self.absent: list[str] = []  # who had not come when the final read was made
         self.calls = Calls(cluster["ps"], most_s=CALL_TIMEOUT_S, connect=self._connect, idle=self._unless_over)
@@ -137,7 +136,7 @@ class RecoveringWorker(Worker):
         self.announce(self.epoch)
         looks = self.come_back(looks)
         self.next = min(look.applied[self.index] for look in looks)
-        self._pulled, self._values = [], []
+        self._pulled, self._values, self.refusing = [], [], []
         if not first or self.next or self.epoch:
             self.probe.resume(self.next)
 
@@ -281,6 +280,8 @@ class RecoveringWorker(Worker):
                     rows = self._round(self.awaits(step))
                 if rows is not None:
                     self._pulled, self.refusing = rows, self._refused(rows)
+                    if self.refusing:
+                        self._unless_out()
                     return self._versions(rows)
             elif rows is not None:
                 for i, (shard, row) in enumerate(zip(self.shards, rows, strict=True)):
@@ -301,8 +302,14 @@ class RecoveringWorker(Worker):
             patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)  # or what is too large would never get through
 
     def refused(self) -> None:
-        """A shard does not let this push in: a checkpoint is being read."""
+        """A shard does not let this push in: a checkpoint is being read, or the job has gone on without this worker."""
         time.sleep(POLL_S / 4)
+        self._unless_out()
+
+    def _unless_out(self) -> None:
+        """Raise PassedBy if the job goes on without this worker: what it found applied was pushed in its place."""
+        if self.config.drop_after and any(look.marks[self.index] == OUT for look in self.still()):
+            raise PassedBy
 
     def _written(self, values: Values, gradient: Values, step: int, seconds: Any) -> Values:
         feeds = super()._written(values, gradient, step, seconds)

@@ -29,6 +29,7 @@ class Rounds(Story):
             self.read(worker, step)
             self.probes[worker].push(step)
         for worker in {0, 1} - {*workers}:
+            self.before_absence()
             if say:
                 self.probes[0].goes_without(worker, step)
             for applied in self.applied:
@@ -38,6 +39,9 @@ class Rounds(Story):
                 self.put(p, worker, step)
         for worker in workers:
             self.probes[worker].ack(step, "ok", [sum(applied) for applied in self.applied])
+
+    def before_absence(self):
+        """Somebody waits here, or not."""
 
     def rounds(self, number, *workers, **said):
         for _ in range(number):

@@ -162,7 +162,7 @@ class Layout:
             return
         if not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
             problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
-            raise BadInput("--drop-after", problem, value=spell(self.drop_after))
+            raise BadInput("--drop-after", problem, value=f"{self.drop_after:g} s")
         for with_, excluded in (
             ("--quorum", bool(self.quorum)),
             ("--staleness", self.staleness is not None),

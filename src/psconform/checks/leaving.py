@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..history.model import Absence, History, Mark, Worker
+from ..history.model import Absence, History
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .witness import at_most
 
@@ -87,13 +87,19 @@ def _still_away(history: History, last: Absence, absence: Absence) -> bool:
 
 
 def _waited_since(history: History, absence: Absence) -> int | None:
-    """When the first of the others pushed that step."""
+    """When the first of the others pushed that step, in that epoch."""
     pushed = [
         int(worker.pushes.at[worker.pushes.step == absence.step].min())
         for worker in history.workers
         if worker.index != absence.worker and (worker.pushes.step == absence.step).any()
     ]
-    return min(pushed, default=None)
+    return max(min(pushed), _began(history, absence.epoch)) if pushed else None
+
+
+def _began(history: History, epoch: int) -> int:
+    """When the first worker was in an epoch that a rollback began; of a push only the first attempt is known."""
+    reads = [worker.reads.at[worker.reads.epoch == epoch] for worker in history.workers]
+    return min((int(at.min()) for at in reads if at.size), default=0) if epoch else 0
 
 
 def _last_push(history: History, absence: Absence) -> int | None:
@@ -101,7 +107,7 @@ def _last_push(history: History, absence: Absence) -> int | None:
     for worker in history.workers:
         mine = worker.pushes.at[worker.pushes.step < absence.step]
         if worker.index == absence.worker and mine.size:
-            return int(mine.max())
+            return max(int(mine.max()), _began(history, absence.epoch))
     return None
 
 
@@ -124,26 +130,36 @@ def _not_taken_back(history: History) -> Iterator[str]:
     if history.layout.update != "sync" or not history.layout.drop_after:
         return
     for worker in history.workers:
-        back = max((mark.step for mark in history.marks if _returns(history, worker, mark)), default=-1)
+        away = [absence for absence in history.absences if absence.worker == worker.index]
+        resumed = [mark for mark in history.marks if mark.kind == "resume" and str(mark.task) == str(worker)]
+        if not away or not resumed or any(str(task) == str(worker) for task in history.left):
+            continue
+        life = max(mark.life for mark in resumed)  # those before were ended, and owed no more
+        back = next(mark.step for mark in resumed if mark.life == life)
         end = int(history.due[worker.index])
-        mine = history.excused[worker.index, max(0, back) : end]
-        if 0 <= back <= end - BEHIND and mine.all():
+        again = [absence for absence in away if absence.step >= back and _was_waited_for(history, absence)]
+        if back <= end - BEHIND and history.excused[worker.index, back:end].all() and not again:
             yield f"{worker} was back at step {back}, and the {end - back} rounds from there on went on without it"
 
 
-def _returns(history: History, worker: Worker, mark: Mark) -> bool:
-    """It resumed training, and the job had gone on without it."""
-    mine = mark.kind == "resume" and str(mark.task) == str(worker)
-    return mine and any(absence.worker == worker.index for absence in history.absences)
+def _was_waited_for(history: History, absence: Absence) -> bool:
+    since = _waited_since(history, absence)
+    return since is not None and (absence.at - since) / 1e9 >= EARLY * history.layout.drop_after
 
 
 def _held_up(history: History) -> Iterator[str]:
     """Training that has stopped for want of a worker that has left."""
     if history.ended != "stalled":
         return
+    gone = {absence.worker for absence in history.absences} if history.layout.drop_after else set()
     lines = [
         f"{task} was killed for good, and training stopped, which is declared to go on without it"
         for task in sorted(history.left)
+    ]
+    lines += [
+        f"the job had gone on without {worker}, which came back, and then training stopped"
+        for worker in history.workers
+        if worker.index in gone and not any(str(task) == str(worker) for task in history.left)
     ]
     for worker in history.workers:
         due = int(history.due[worker.index])

@@ -236,5 +236,7 @@ def _doubt(check: Check, history: History) -> str:
 
 
 def _all_late(history: History, worker: Worker) -> bool:
-    """Where a round does not wait for all, every gradient of a slow worker may be refused."""
+    """Where a round does not wait for all, every gradient of a slow worker may be refused, or gone on without."""
+    if history.excused[worker.index].all():
+        return True
     return history.layout.quorum > 0 and bool((worker.pushes.outcome == FAILED).all())

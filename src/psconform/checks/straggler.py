@@ -29,6 +29,7 @@ def waits_for_slowest(history: History) -> Verdict:
     sent = np.full((history.layout.workers, history.steps), NEVER, np.int64)
     for worker in history.workers:
         sent[worker.index, worker.pushes.step] = worker.pushes.at
+    sent[:, history.excused.any(axis=0)] = NEVER  # a round that went on without somebody waits for nobody
     last = sent.max(axis=0)  # of each round; never, if somebody's push is not in the record
     lines: list[str] = []
     for worker in history.workers:

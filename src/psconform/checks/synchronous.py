@@ -95,7 +95,27 @@ def _off_barrier(history: History, worker: Worker) -> list[tuple[int, Fault, int
         if word and shown.size:
             fault = (word, int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row]))
             found.append((int(odd.first[row] + shown[0]), fault, int(shown.size)))
+    found += _late(worker, excused)
     return sorted(found, key=lambda item: item[0])
+
+
+def _late(worker: Worker, excused: dict[int, Bools]) -> Iterator[tuple[int, Fault, int]]:
+    """Gradients whose round went on without them, and that turn up later: they were applied to another round.
+
+    Within an epoch what the first read after a round lacks, no later one has.
+    """
+    reads = worker.reads
+    for epoch, away in excused.items():
+        mine = np.flatnonzero(reads.epoch == epoch)
+        peer, step = np.nonzero(away)
+        seen = reads.shows(int(mine[-1]), peer, step) if step.size else np.zeros((0, 0), np.bool_)
+        for variable, which in np.argwhere(seen).tolist():
+            cell = int(variable), int(peer[which]), int(step[which])
+            after = mine[reads.step[mine] > cell[2]].tolist()
+            shown = [reads.count(read, *cell) != (0.0, 0.0) for read in after]
+            if not all(shown):
+                first = shown.index(True, shown.index(False)) if True in shown[shown.index(False) :] else 0
+                yield after[first], ("only now has", *cell), sum(shown)
 
 
 def _wanted(visible: dict[int, Ints], epoch: Ints, peer: Ints, clock: Ints) -> Ints:

@@ -13,6 +13,7 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
+from .absent import absent_in, said_by_epoch
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
 from .finals import Finals, final_reads
 from .manifest import Workload
@@ -21,6 +22,8 @@ __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Wor
 
 COUNT_TOLERANCE = 1e-4
 """Deviation up to which a count is called whole; the probe's own tolerance for exactly one is 1e-5."""
+NEWEST = 2**62
+"""An epoch after all others."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +211,8 @@ class History:
 
     @cached_property
     def accepted(self) -> Bools:
-        """bool[W, K]: gradients acknowledged as ok, and not given up after a rollback (see ``gone_without``)."""
-        return np.asarray((self.outcomes == OK) & (self.gone_without[1] <= self._epochs))
+        """bool[W, K]: gradients acknowledged as ok, and not given up after a rollback."""
+        return np.asarray((self.outcomes == OK) & ~self._absent(NEWEST))
 
     @cached_property
     def barred(self) -> Bools:
@@ -224,37 +227,33 @@ class History:
 
         None is due of a worker without data, nor where a job that may do so (``--drop-after``) goes on without it.
         """
-        excused = (np.arange(self.steps) >= self.due[:, np.newaxis]) | (self.gone_without[1] >= 0)
-        for poison in self.poisons:
-            excused[poison.worker, poison.step] |= poison.seeded
-        return excused & ~self.accepted
-
-    @cached_property
-    def gone_without(self) -> tuple[Ints, Ints]:
-        """Two int64[W, K]: the first and the last epoch in which the job went on without a gradient; -1: in none."""
-        first, last = np.full((2, self.layout.workers, self.steps), -1, np.int64)
-        for absence in self.absences if self.layout.drop_after else ():
-            end = absence.step + 1 if self.layout.update == "sync" else self.steps
-            place = absence.worker, slice(absence.step, end)
-            first[place] = np.where(first[place] < 0, absence.epoch, np.minimum(first[place], absence.epoch))
-            last[place] = np.maximum(last[place], absence.epoch)
-        return first, last
-
-    @cached_property
-    def _epochs(self) -> Ints:
-        """int64[W, K]: the epoch in which a gradient was last accepted; -1: in none."""
-        epochs = np.full((self.layout.workers, self.steps), -1, np.int64)
-        for worker in self.workers:
-            epochs[worker.index, worker.pushes.step] = worker.pushes.epoch
-        return epochs
+        return self.excused_in(NEWEST)
 
     def excused_in(self, epoch: int) -> Bools:
-        """``excused`` as a read of that epoch is to be judged, bool[W, K].
+        """The same as a read of that epoch is to be judged: what the job had gone on without by then."""
+        excused = np.arange(self.steps) >= self.due[:, np.newaxis]
+        for poison in self.poisons:
+            excused[poison.worker, poison.step] |= poison.seeded
+        return np.asarray((excused & ~self.accepted) | self._absent(epoch))
 
-        What the job had gone on without by then, and what was accepted only after the next rollback.
-        """
-        first = self.gone_without[0]
-        return np.asarray(self.excused | ((first >= 0) & (first <= epoch) & (self._epochs > epoch)))
+    def _absent(self, epoch: int) -> Bools:
+        said, accepted_in = self._said
+        return absent_in(said, accepted_in, epoch)
+
+    @cached_property
+    def _said(self) -> tuple[dict[int, Bools], Ints]:
+        """What was gone on without, by epoch, and the last epoch in which each gradient was accepted; -1: in none."""
+        accepted_in = np.full((self.layout.workers, self.steps), -1, np.int64)
+        last_ok = np.zeros(self.layout.workers, np.int64)
+        for worker in self.workers:
+            accepted_in[worker.index, worker.pushes.step] = worker.pushes.epoch
+            last_ok[worker.index] = worker.pushes.ok.answered.max(initial=0)
+        accepted_in[self.outcomes != OK] = -1
+        cuts = {mark.name: max(map(max, mark.clock)) for mark in self.marks if mark.kind == "checkpoint" and mark.clock}
+        begun = {mark.epoch: cuts.get(mark.name, 0) for mark in self.marks if mark.kind == "restore"}
+        absences = ((a.worker, a.step, a.at, a.epoch) for a in self.absences)
+        said = said_by_epoch(absences, layout=self.layout, steps=self.steps, begun=begun, last_ok=last_ok)
+        return said, accepted_in
 
     @property
     def lasting(self) -> tuple[Struck, ...]:

@@ -214,7 +214,6 @@ def make_plan(
     counted = parse_batches(batches, layout=shape, steps=steps)
     check_leaving(defect, counted)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
-    _check_batches(counted, shape, workload=workload, target=found)
     found.claimed(shape)
     if workload not in found.workloads:
         raise BadInput(
@@ -225,6 +224,7 @@ def make_plan(
         raise BadInput("--compression", "needs a ps", value=compression)
     faults = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
     _check_poison(faults, shape, compression=compression)
+    _check_batches(counted, shape, workload=workload, target=found, faults=faults)
     every, seconds = _interval(checkpoint_every)
     interval = _checked_interval(every, seconds, faults, shape, compression=compression, defect=defect)
     return Plan(
@@ -278,6 +278,8 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         option, value = ("optimizer", layout.optimizer) if layout.optimizer != "sgd" else ("schedule", layout.schedule)
         problem = f"must be digits or quadratic with --{option} {value}: a ledger is what plain SGD makes"
         raise BadInput("--workload", problem, value=workload, choices=LEARNING_RATES)
+    if layout.drop_after and workload in LEARNING_RATES:  # what it trains depends on who was there, and when
+        raise BadInput("--drop-after", f"is not for --workload {workload}", value=spell(layout.drop_after))
     if padding and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --padding", value=workload)
     if padding and layout.all_reduce:
@@ -286,7 +288,9 @@ def _check_together(layout: Layout, *, workload: str, read_every: int, padding: 
         raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
 
 
-def _check_batches(batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str, target: Target) -> None:
+def _check_batches(
+    batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str, target: Target, faults: tuple[Fault, ...]
+) -> None:
     """Raises BadInput where nobody can tell what a worker without data means, or the workers would not know."""
     value = " ".join(f"{task}={number}" for task, number in batches)
     if batches and not target.batches:
@@ -301,6 +305,10 @@ def _check_batches(batches: tuple[tuple[str, int], ...], layout: Layout, *, work
     ):
         if batches and excluded:
             raise BadInput("--batches", f"is not for {with_}", value=value)
+    for fault in faults:
+        due = dict(batches).get(str(fault.task))
+        if due is not None and fault.when.step is not None and fault.when.step >= due:
+            raise BadInput(f"--{fault.kind}", f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
 
 
 def _check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:

@@ -1,0 +1,183 @@
+"""Stories of workers that a job goes on without: bugs that hide behind ``--drop-after``, trainers to leave alone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from psconform.checks.straggler import waits_for_slowest
+from psconform.claims import DEFAULTS
+from psconform.layout import Layout
+from psconform.report.text import explain
+
+from .stories import Story
+from .test_checks_recovery import statuses, violated, witness
+from .test_leaving_rollback import Rounds
+
+T_S = 0.1
+
+
+class Waits(Rounds):
+    """Like Rounds, but who is gone on without was waited for."""
+
+    def __init__(self, folder, *, steps=12):
+        claims = replace(DEFAULTS["sync"], recovery="checkpoint", liveness="progress", reduction="none")
+        Story.__init__(self, folder, layout=Layout(ps=2, workers=2, drop_after=T_S), steps=steps, claims=claims)
+
+    def before_absence(self):
+        time.sleep(1.2 * T_S)
+
+
+@pytest.fixture
+def story(tmp_path):
+    return Waits(tmp_path / "run")
+
+
+def lost(story, step):
+    """A round in which both ps lose what worker:1 has pushed, and say ok."""
+    for worker in range(2):
+        story.read(worker, step)
+        story.probes[worker].push(step)
+    for p in range(2):
+        story.put(p, 0, step)
+        story.applied[p][1] += 1
+    for worker in range(2):
+        story.probes[worker].ack(step, "ok", [sum(applied) for applied in story.applied])
+
+
+def test_who_was_waited_for_may_be_gone_on_without(story):
+    story.rounds(2)
+    story.kill("worker:1")
+    story.rounds(10, 0)
+    judged = story.ends()
+    assert not violated(judged), explain(judged)
+
+
+def test_a_barrier_broken_before_a_rollback_is_not_excused_after_it(story):
+    story.rounds(2)
+    story.checkpoint("ckpt-2")
+    story.rounds(2)
+    lost(story, 4)
+    story.round()
+    story.kill("worker:1")
+    story.lose_ps()
+    story.restore("ckpt-2")
+    story.rounds(10, 0)
+    judged = story.ends()
+    assert "S1" in violated(judged), explain(judged)
+    assert "lacks the gradient of worker:1, step 4" in witness(judged, "S1")[0]
+
+
+def test_a_late_gradient_is_not_for_a_later_round(story):
+    story.rounds(3)
+    story.read(1, 3)
+    story.probes[1].push(3)
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    for p in range(2):
+        story.theta[p] = story.theta[p] - story.probes[1].gradient(3)
+    story.rounds(7, 0)
+    judged = story.ends()
+    assert violated(judged) == {"S1"}, explain(judged)
+    assert "which only now has the gradient of worker:1, step 3" in witness(judged, "S1")[0]
+
+
+def test_what_a_checkpoint_holds_cannot_be_gone_on_without(story):
+    story.rounds(6)
+    story.checkpoint("ckpt-6")
+    story.round()
+    story.kill("worker:1")
+    story.lose_ps()
+    story.restore("ckpt-6")
+    for p in range(2):
+        for step in (3, 4, 5):
+            story.theta[p] = story.theta[p] + story.probes[1].gradient(step)
+    story.before_absence()
+    for step in (3, 4, 5):
+        story.probes[0].goes_without(1, step)
+    story.rounds(6, 0)
+    judged = story.ends()
+    assert {"R1", "R4", "S1"} & violated(judged), explain(judged)
+
+
+def test_who_resumes_again_and_again_and_is_refused_was_not_taken_back(tmp_path):
+    story = Waits(tmp_path / "run", steps=40)
+    story.rounds(2)
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    story.back(1)
+    story.before_absence = lambda: None
+    for step in range(4, 40):
+        story.read(1, step)
+        story.probes[1].push(step)
+        story.round(0)
+        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
+        story.probes[1].resume(step + 1)
+    judged = story.ends()
+    assert violated(judged) == {"M2"}, explain(judged)
+    assert "worker:1 was back at step 4, and the 36 rounds from there on went on without it" in witness(judged, "M2")[0]
+
+
+def test_who_is_killed_for_good_once_back_is_owed_nothing(tmp_path):
+    story = Waits(tmp_path / "run", steps=40)
+    story.rounds(2)
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    story.back(1)
+    story.kill("worker:1", at="8")
+    story.rounds(36, 0)
+    judged = story.ends()
+    assert not violated(judged), explain(judged)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_after_a_rollback_one_is_waited_for_anew(story, waits):
+    story.rounds(2)
+    story.checkpoint("ckpt-2")
+    story.rounds(10)
+    story.kill("worker:1")
+    story.before_absence()
+    story.lose_ps()
+    story.restore("ckpt-2")
+    if not waits:
+        story.before_absence = lambda: None
+    story.rounds(10, 0)
+    judged = story.ends()
+    assert violated(judged) == (set() if waits else {"M2"}), explain(judged)
+
+
+def test_in_async_one_absence_is_over_when_the_worker_pushes_again(tmp_path):
+    claims = replace(DEFAULTS["async"], recovery="checkpoint", liveness="progress")
+    layout = Layout(ps=2, workers=2, update="async", drop_after=T_S)
+    story = Story(tmp_path / "run", layout=layout, claims=claims, update="async")
+    story.step(1, 3)
+    story.step(0, 3)
+    time.sleep(1.2 * T_S)
+    story.probes[0].goes_without(1, 3)
+    story.step(0, 3)
+    story.step(1, 4)  # it is back; then it stops, and nobody says so
+    story.step(0, 6)
+    for worker in range(2):
+        (story.folder / "done" / f"worker-{worker}").touch()
+    for worker, probe in enumerate(story.probes):
+        probe.wait_for_all()
+        story.read(worker, final=True)
+        probe.close()
+    judged = story.end("finished")
+    assert judged.history.gaps, explain(judged)
+    assert "valid" not in {status for name, status in statuses(judged).items() if name in ("R1", "A1", "M2")}
+
+
+def test_a_round_that_went_on_without_a_slow_worker_waited_for_nobody(story):
+    story.rounds(3)
+    story.read(1, 3)
+    story.round(0)
+    story.read(0, 4)
+    story.probes[1].push(3)
+    story.probes[1].ack(3, "failed", [sum(applied) for applied in story.applied])
+    story.rounds(8)
+    judged = story.ends()
+    assert waits_for_slowest(judged.history).status == "valid", explain(judged)
+    assert not violated(judged), explain(judged)
