@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from detected import LEAST, LONGEST, Result, lower_bound, upper_bound
-from detection import Case, healthy_cases, measure, stamp
-from machine import machine, paragraph, today, versions
+from detection import Case, healthy_cases, measure, share, stamp, where
+from machine import paragraph
 from rich.console import Console
 
 from psconform import judge
@@ -183,13 +183,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--healthy", type=int, default=HEALTHY, help=f"healthy runs (default {HEALTHY})")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/anomalies.md")
     options = parser.parse_args(arguments)
     if options.runs < 0 or options.healthy < 0:
         parser.error("--runs and --healthy must not be negative")
-    cases = [*cause_cases(options.runs), *healthy_cases(options.healthy)]
+    if options.write and options.share.step:
+        parser.error("--write is for all of them: without --share")
+    cases = [*cause_cases(options.runs), *healthy_cases(options.healthy)][options.share]
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    where = f"{machine()}; {versions()}; {today()}; code {stamp()}."
     results = measure(
         cases,
         store=options.store,
@@ -199,13 +201,14 @@ def main(arguments: list[str] | None = None) -> int:
         run=run_case,
         right=is_right,
         say=describe,
+        at_a_time=options.share.step or 1,
     )
     remarks = [describe(result) for result in results if not is_right(result)]
     remarks += [f"incomplete: {len(results)} of {len(cases)} runs"] if len(results) < len(cases) else []
     sys.stdout.write(tables(results) + "\n" + "".join(f"* {line}\n" for line in remarks))
     if options.write:
         command = f"python benchmarks/anomalies.py --runs {options.runs} --healthy {options.healthy}"
-        text = page(results, remarks=remarks, where=where, command=f"{command} --write {options.write}")
+        text = page(results, remarks=remarks, where=where(results), command=f"{command} --write {options.write}")
         options.write.write_text(text, encoding="utf-8")
     return 1 if is_bad(results) else 2 if len(results) < len(cases) else 0
 

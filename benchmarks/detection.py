@@ -4,12 +4,13 @@
 ``--recovery`` does it for those defects that need a fault, and for healthy clusters whose tasks are killed.
 It resumes: results are lines of a file, and those of the same code are counted instead of being run again. Exit code 1
 if a defect was found in fewer than 19 of 20 runs or anybody was accused for nothing, 2 if runs are missing (--budget,
-Ctrl-C), else 0.
+Ctrl-C), else 0. With ``--share 1/2`` and ``--share 2/2`` two of these fill one store at the same time.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import math
@@ -163,13 +164,22 @@ def load(store: Path, code: str) -> dict[str, Result]:
 
 
 def append(store: Path, result: Result) -> None:
-    """One line, in one write; a line that was cut off before it is removed."""
+    """One line, in one write, nobody else meanwhile; a line that was cut off before it is removed."""
     store.parent.mkdir(parents=True, exist_ok=True)
     with store.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         data = file.read()
         file.truncate(data.rfind(b"\n") + 1)
         file.write(json.dumps(result).encode() + b"\n")
+
+
+def share(text: str) -> slice:
+    """Which of the cases ``K/N`` stands for; raises `argparse.ArgumentTypeError`."""
+    first, slash, count = text.partition("/")
+    if not (slash and first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N, e.g. 1/2")
+    return slice(int(first) - 1, None, int(count))
 
 
 def run_case(case: Case, *, session: Session, folder: Path) -> Result:
@@ -213,6 +223,7 @@ def measure(
     run: RunCase | None = None,
     right: Callable[[Result], bool] = is_right,
     say: Callable[[Result], str] = describe,
+    at_a_time: int = 1,
 ) -> list[Result]:
     """Run what is missing until the deadline or Ctrl-C; returns the results of these cases.
 
@@ -225,6 +236,7 @@ def measure(
         run: makes one run, by default `run_case`.
         right: a result is as it should be; any other is told at once.
         say: one line about a result.
+        at_a_time: how many of these run at the same time; kept with the results, for the times are of a busy machine.
     """
     results = load(store, code)
     todo = list(pending(cases, results))
@@ -237,7 +249,8 @@ def measure(
                     console.print("the budget is spent")
                     break
                 folder = base / f"{case.defect or 'healthy'}-{case.update}-{case.seed}-{os.urandom(2).hex()}"
-                result = (run or run_case)(case, session=session, folder=folder) | {"code": code, "date": today()}
+                result = (run or run_case)(case, session=session, folder=folder)
+                result |= {"code": code, "date": today(), "at_a_time": at_a_time}
                 append(store, result)
                 results[case.key] = result
                 if not right(result) or number % 20 == 0:
@@ -245,6 +258,13 @@ def measure(
     except KeyboardInterrupt:
         console.print("interrupted; what has finished is stored")
     return [results[case.key] for case in cases if case.key in results]
+
+
+def where(results: list[Result]) -> str:
+    """What the results are of: machine, versions, day, code, and how many ran at the same time."""
+    at_once = max((result.get("at_a_time", 1) for result in results), default=1)
+    busy = f", {at_once} clusters at a time" if at_once > 1 else ""
+    return f"{machine()}{busy}; {versions()}; {today()}; code {stamp()}."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -257,21 +277,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="DEFECT", choices=DEFECTS, help="this defect, and no healthy runs")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/detection.md")
     options = parser.parse_args(arguments)
     if options.healthy is None:
         options.healthy = HEALTHY_RECOVERIES if options.recovery else HEALTHY
     if options.runs < 0 or options.healthy < 0:
         parser.error("--runs and --healthy must not be negative")
+    if options.write and options.share.step:
+        parser.error("--write is for all of them: without --share")
     names = [name for name, defect in DEFECTS.items() if bool(defect.kill or defect.poison) is options.recovery]
     names = [options.only] if options.only else names
     cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
     if not options.only:
         cases += healthy_recoveries(options.healthy) if options.recovery else healthy_cases(options.healthy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    where = f"{machine()}; {versions()}; {today()}; code {stamp()}."
+    cases = cases[options.share]
     results = measure(
-        cases, store=options.store, code=stamp(), deadline=time.monotonic() + options.budget, console=console
+        cases,
+        store=options.store,
+        code=stamp(),
+        deadline=time.monotonic() + options.budget,
+        console=console,
+        at_a_time=options.share.step or 1,
     )
     rows = rows_of(results)
     sys.stdout.write(tables(rows) + "\n" + "".join(f"* {line}\n" for line in remarks(rows, asked=len(cases))))
@@ -280,7 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
         given += f"--runs {options.runs} --healthy {options.healthy}"
         given += f" --only {options.only}" if options.only else ""
         command = f"python benchmarks/detection.py {given} --write {options.write}"
-        text = page(rows, asked=len(cases), where=where, command=command, recovery=options.recovery)
+        text = page(rows, asked=len(cases), where=where(results), command=command, recovery=options.recovery)
         options.write.write_text(text, encoding="utf-8")
     return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
 

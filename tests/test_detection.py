@@ -176,6 +176,25 @@ def test_what_has_been_run_is_not_run_again(cluster):
     assert len(cluster.calls) == before + 3
 
 
+def test_two_shares_fill_one_store_and_leave_nothing_to_run(cluster, capsys, tmp_path):
+    words = ("--runs", "3", "--healthy", "7")
+    assert cluster.call(*words, "--share", "1/2") == 0
+    first = len(cluster.calls)
+    assert cluster.call(*words, "--share", "2/2") == 0
+    both = len(cluster.calls)
+    assert first in (both // 2, both // 2 + 1)
+    page = tmp_path / "detection.md"
+    assert cluster.call(*words, "--write", str(page)) == 0
+    assert len(cluster.calls) == both
+    assert ", 2 clusters at a time; " in " ".join(page.read_text(encoding="utf-8").split())
+    for wrong in ("0/2", "3/2", "1", "a/2", "1/"):
+        with pytest.raises(SystemExit):
+            cluster.call(*words, "--share", wrong)
+    assert "K/N with K from 1 to N" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cluster.call(*words, "--share", "1/2", "--write", str(page))
+
+
 def test_results_of_other_code_or_other_options_are_not_counted(cluster, monkeypatch):
     words = ("--runs", "2", "--only", "torn-read")
     cluster.call(*words)
