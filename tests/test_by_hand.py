@@ -118,6 +118,33 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
     assert newest.get_tensor("applied").tolist() == [400, 400]
 
 
+def test_a_worker_joins_a_running_async_job(tmp_path):
+    """Nobody waits for it before it comes, and all that it trains is applied when it has."""
+    cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
+    command = [*COMMAND, "--update", "async", "--steps", "500", "--checkpoint-dir", str(tmp_path)]
+    command += ["--checkpoint-every", "10", "--keep", "2"]
+
+    def start(job, index):
+        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    processes = [start("ps", 0), start("worker", 0)]
+    deadline = time.monotonic() + 120
+    try:
+        while not (tmp_path / "step-10-epoch-0.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        processes.append(start("worker", 1))
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    import tensorflow as tf
+
+    newest = tf.train.load_checkpoint(str(tmp_path / "step-500-epoch-0"))
+    assert newest.get_tensor("applied").tolist() == [500, 500]
+
+
 def test_help_shows_how():
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=environment(), check=True)
     assert "TF_CONFIG=" in done.stdout
