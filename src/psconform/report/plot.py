@@ -25,6 +25,7 @@ _STYLE = {
     "axes.spines.top": False,
     "font.size": 10.0,
     "grid.color": "#DDDDDD",
+    "legend.loc": "upper right",  # "best" takes long, and warns of it on a busy machine
     "svg.fonttype": "none",  # text stays text: searchable, and the file small
     "svg.hashsalt": "psconform",  # the same bytes every time
 }
