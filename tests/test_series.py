@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from psconform.anomalies import Anomaly
 from psconform.cli import app
 from psconform.errors import BadInput, PsconformError
 from psconform.history.manifest import Manifest
@@ -138,6 +139,20 @@ class Unfinished(Trainer):
     """Nobody can say anything about this one: it made no final read."""
 
     final = False
+
+
+def test_what_was_reported_of_a_run_is_kept_and_counted(tmp_path, monkeypatch):
+    slow = Anomaly(kind="straggler", task="worker:1", step=5, since_s=1.5, text="takes 60 ms")
+    found = iter([(slow, slow), (), (slow,)])
+    monkeypatch.setattr("psconform.runner.verdicts.find_anomalies", lambda history, losses: next(found))
+    series = judged(tmp_path / "out", Trainer, Trainer, Trainer)
+    runs = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))["runs"]
+    assert [len(run["anomalies"]) for run in runs] == [2, 0, 1]
+    assert runs[2]["anomalies"] == [dataclasses.asdict(slow)]
+    assert "straggler worker:1: in 2 of 3 runs" in shown(series)
+    assert ": valid, reported straggler worker:1" in one_line(series.outcomes[0])
+    assert "reported" not in one_line(series.outcomes[1])
+    assert series.exit_code == 0
 
 
 FAILS = PsconformError("ps:0 cannot be started")

@@ -30,6 +30,8 @@ def one_line(outcome: Outcome) -> str:
     text += f": {WORDS[outcome.exit_code]}"
     named = {1: outcome.names("violated"), 2: outcome.names("unknown")}.get(outcome.exit_code)
     text += f" {', '.join(named)}" if named else ""
+    reported = dict.fromkeys(f"{anomaly.kind} {anomaly.task}" for anomaly in outcome.anomalies)
+    text += f", reported {', '.join(reported)}" if reported else ""
     return text + (f" ({outcome.times_s['ended']:.1f} s)" if "ended" in outcome.times_s else "")
 
 
@@ -57,7 +59,7 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
             found[WORDS[outcome.exit_code]] += 1
             tally = ", ".join(f"{found[word]} {word}" for word in WORDS.values() if found[word])
             bar.update(runs, advance=1, note=tally)
-            if outcome.exit_code:
+            if outcome.exit_code or outcome.anomalies:
                 console.print(one_line(outcome))
 
         yield notify, done
@@ -80,6 +82,7 @@ def summary(series: Series) -> Text:
         text.append("\n")
     _equivalence(text, series)
     _times(text, series)
+    _anomalies(text, series)
     _not_valid(text, series)
     codes = Counter(outcome.exit_code for outcome in series.outcomes)
     tally = ", ".join(f"{codes[code]} {word}" for code, word in WORDS.items() if codes[code]) or "no run finished"
@@ -112,6 +115,18 @@ def _times(text: Text, series: Series) -> None:
         if spread:
             text.append(f"\n  {label:<14}" + "".join(f"{value:>9.2f}" for value in spread.values()))
     text.append(f"\n  {'all together':<14}{series.total_s:>9.2f}\n")
+
+
+def _anomalies(text: Text, series: Series) -> None:
+    found = Counter(
+        place
+        for outcome in series.outcomes
+        for place in {(anomaly.kind, anomaly.task) for anomaly in outcome.anomalies}
+    )
+    if found:
+        text.append("\n  reported, with no weight for the verdict\n", style="dim")
+    for (kind, task), count in sorted(found.items()):
+        text.append(f"  {kind} {task}: in {count} of {len(series.outcomes)} runs\n")
 
 
 def _not_valid(text: Text, series: Series) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from ..anomalies import Anomaly
 from ..errors import PsconformError
 from ..history.manifest import write_json
 from ..verdict import Status, Verdict
@@ -41,6 +42,7 @@ class Outcome:
     error: str = ""
     kept: bool = True
     training: dict[str, float | None] = field(default_factory=dict)
+    anomalies: tuple[Anomaly, ...] = ()
 
     def names(self, status: Status) -> list[str]:
         """The guarantees with this verdict."""
@@ -63,6 +65,7 @@ class Outcome:
             "error": self.error,
             "times_s": self.times_s,
             "updates_per_s": self.updates_per_s,
+            "anomalies": [asdict(anomaly) for anomaly in self.anomalies],
             **({"training": self.training} if self.training else {}),
             "repeat": self.plan.repeat,
         }
@@ -216,5 +219,6 @@ def _one(number: int, plan: Plan, session: Session, notify: Notify, keep_valid: 
         times_s=dict(manifest.times_s),
         updates_per_s=judged.timing.updates_per_s,
         training=judged.curves.summary if judged.curves is not None else {},
+        anomalies=judged.anomalies,
         kept=kept,
     )
