@@ -163,8 +163,11 @@ def _out_of_order(history: History, worker: Worker) -> Iterator[tuple[int, str]]
     if not history.finals:
         return
     reads, odd = worker.reads, worker.reads.odd
+    lacking = np.flatnonzero(odd.zero & history.last.ever[odd.variable, odd.peer, odd.step]).tolist()
+    if not lacking:
+        return
     first, last = _sent(history)
-    for row in np.flatnonzero(odd.zero & history.last.ever[odd.variable, odd.peer, odd.step]).tolist():
+    for row in lacking:
         variable, peer, step = int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row])
         later = reads.clock[odd.first[row] : odd.end[row], variable, peer] - 1
         # what is sent again counts from there, whatever was sent in between

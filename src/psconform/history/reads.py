@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -116,10 +117,12 @@ class _ReadDecoder:
                 if event.odd:
                     self.changes += [(index, *change) for change in event.odd]
         workers, variables = self.layout.workers, len(clocks[0]) if clocks else 0
-        try:
-            found = np.array(clocks, np.int64).reshape(len(clocks), variables, workers)
-        except ValueError:
-            found = None
+        found = None
+        if all(len(clock) == variables and all(len(row) == workers for row in clock) for clock in clocks):
+            # half the time of np.array, which looks at each list for its shape
+            numbers = chain.from_iterable(chain.from_iterable(clocks))
+            count = len(clocks) * variables * workers
+            found = np.fromiter(numbers, np.int64, count).reshape(len(clocks), variables, workers)
         if found is None or (clocks and (variables == 0 or found.max() > self.steps)):
             for event, clock in zip(self.events, clocks, strict=True):
                 if len(clock) == 0 or len(clock) != variables:
