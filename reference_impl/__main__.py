@@ -164,7 +164,7 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
     """Be one task of a cluster with ps; returns what must not be forgotten before the end."""
     from .defects import RECOVERING, WORKERS, client_type, survivor_type, worker_type
     from .in_graph import serve_tower
-    from .recovery import serve_recoverable
+    from .serving import serve_recoverable
     from .shard import ShardConfig, tf1
     from .trainer import serve
 

@@ -191,6 +191,9 @@ class AckEarly(RecoveringWorker):
         self._deliver(step, self._values, gradient)
         self.next = step + 1
 
+    def unanswered(self, step: int) -> None:
+        """It has said yes already."""
+
 
 class RestoreOnJoin(_Silent):
     """A worker that comes back gives every ps the last checkpoint."""

@@ -31,10 +31,7 @@ from .calls import PATIENCE_S, POLL_S, Calls, GaveUp
 from .checkpoint import Store
 from .recoverable import DONE, LEFT, OPEN, OUT, TRAINS, Look, RecoverableShard
 from .shard import Row, ShardConfig, tf1
-from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, new_server, session_config
-
-SERVE_S = 1.0
-"""Between two looks of a ps at whether training is over."""
+from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, session_config
 
 
 @dataclass(frozen=True)
@@ -245,11 +242,14 @@ class RecoveringWorker(Worker):
         """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it."""
         until = [np.array([version], np.int32)] * len(self.shards)
         waiting = Stall(f"the round of step {version - 1}")
+        patience_s = self.round_patience_s
         while True:
-            rows = self._ask(self._run_read, *until, patience_s=self.round_patience_s)
+            rows = self._ask(self._run_read, *until, patience_s=patience_s)
             if rows is not None and self._complete(self._of_epoch(rows), version):
                 return list(rows)
             counts = [look.applied for look in self.still()]
+            if min(map(min, counts)) >= version:  # nobody is waited for, so it is the answer that takes so long
+                patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)
             mine = min(count[self.index] for count in counts)
             if mine < version:
                 return None
@@ -297,9 +297,13 @@ class RecoveringWorker(Worker):
             self.still()
             # Neither said yes nor no. What was sent may still arrive, and then this one is refused.
             if step < self.probe.due[self.index]:
-                self.probe.ack(step, "unknown")
-                self.probe.push(step)
+                self.unanswered(step)
             patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)  # or what is too large would never get through
+
+    def unanswered(self, step: int) -> None:
+        """Record that what is in hand may have been applied or not, and is sent once more."""
+        self.probe.ack(step, "unknown")
+        self.probe.push(step)
 
     def refused(self) -> None:
         """A shard does not let this push in: a checkpoint is being read, or the job has gone on without this worker."""
@@ -381,20 +385,3 @@ class Stall:
 
     def __str__(self) -> str:
         return f"has waited for {self.what} for {CALL_TIMEOUT_S:.0f} s, and nothing has come"
-
-
-def serve_recoverable(cluster: Cluster, index: int, config: ShardConfig, recovery: Recovery) -> None:
-    """Be ``ps:index``: serve until the chief says that everybody has left. It is empty until the chief restores it."""
-    server, store = new_server(cluster, Task("ps", index)), recovery.store()
-    options = tf1.RunOptions(timeout_in_ms=int(SERVE_S * 1000))
-    with tf.Graph().as_default():
-        shard = RecoverableShard(index, config)
-        goodbye = shard.goodbyes.dequeue()
-        with tf1.Session(server.target, config=session_config(Task("ps", index), to_ps=False)) as session:
-            session.run(shard.control.initializer)
-            while not store.finished:
-                try:
-                    session.run(goodbye, options=options)
-                    return
-                except tf.errors.DeadlineExceededError:
-                    continue

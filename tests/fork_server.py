@@ -32,6 +32,8 @@ def start(request, ended):
         os.environ.update(request["env"])
         for module in (trainer, recovery, chief):  # whoever waits long in a test waits for nothing
             module.CALL_TIMEOUT_S = float(os.environ.get("CALL_TIMEOUT_S", trainer.CALL_TIMEOUT_S))
+        patience_s = os.environ.get("ROUND_PATIENCE_S", recovery.RecoveringWorker.round_patience_s)
+        recovery.RecoveringWorker.round_patience_s = float(patience_s)
         main(request["argv"])
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)

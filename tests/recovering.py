@@ -62,7 +62,18 @@ class Job:
     """Tasks by name, their processes, and their run folder."""
 
     def __init__(
-        self, tasks: Tasks, folder: Path, *, update, steps=40, every=10, ps=2, workers=2, environment=(), **spec
+        self,
+        tasks: Tasks,
+        folder: Path,
+        *,
+        update,
+        steps=40,
+        every=10,
+        ps=2,
+        workers=2,
+        environment=(),
+        defect="",
+        **spec,
     ):
         self.server = tasks
         self.locks: list[socket.socket] = []
@@ -71,7 +82,7 @@ class Job:
             for job, n in (("ps", ps), ("worker", workers))
         }
         self.folder, self.cluster, self.steps = folder, addresses, steps
-        self.argv = ["--update", update, "--reduction", "sum"]
+        self.argv = ["--update", update, "--reduction", "sum", *(["--defect", defect] if defect else [])]
         self.environment = dict(environment)
         self.control = socket.create_server(("127.0.0.1", 0)) if "strikes" in spec else None
         self._struck: socket.socket | None = None

@@ -158,6 +158,15 @@ def test_a_disk_that_takes_no_checkpoint_is_named(cluster, update):
 
 
 @BOTH
+@pytest.mark.parametrize("defect", ["", "ack-early"])
+def test_a_push_that_is_not_answered_in_time_is_sent_once_more_and_counts_once(cluster, update, defect):
+    """On a busy machine any push may be; that ack-early ends then, too, is not the mistake that it is made for."""
+    with cluster(update=update, steps=8, defect=defect, environment={"ROUND_PATIENCE_S": "0.002"}) as job:
+        job.finish()
+        assert defect or job.count("worker:1", "push") > job.steps  # some were not answered in time
+
+
+@BOTH
 def test_a_ps_that_stays_away_is_named(cluster, update):
     with cluster(update=update, environment=SOON) as job:
         job.until(trained(job, "worker:1", 5))
@@ -214,7 +223,9 @@ def test_moments_are_none_of_another_optimizer(cluster, update):
 def test_finished_training_is_not_begun_again(cluster):
     with cluster(update="async", steps=10) as job:
         job.finish()
+        pushed = job.count("worker:0", "push")  # 10, and those that were not answered in time
+        assert pushed >= 10
         for task in job.tasks:
             job.start(task)
         job.until(lambda: all(job.status(task) == 0 for task in job.tasks))
-        assert job.count("worker:0", "push") == 10
+        assert job.count("worker:0", "push") == pushed
