@@ -25,7 +25,7 @@ FAULTY: dict[str, Defect] = {
     "no-fence": Defect(
         "a push of before a rollback is applied after it: the ps looks neither at its epoch nor at its step",
         "R6",
-        ("R1", "R2", "S1"),
+        ("R1", "R2", "S1", "A6"),  # added outside any round, it may be seen on one ps before it is on the other
         steps=40,
         kill=("ps:0@30",),
     ),
