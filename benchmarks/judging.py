@@ -166,7 +166,8 @@ def main() -> None:
     text = table(rows)
     sys.stdout.write(text + "\n")
     if options.write:
-        head = f"# Speed of judging\n\nMeasured on {time.strftime('%Y-%m-%d')} with `python benchmarks/judging.py`"
+        command = f"python benchmarks/judging.py --repeat {options.repeat}"
+        head = f"# Speed of judging\n\nMeasured on {time.strftime('%Y-%m-%d')} with `{command}`"
         options.write.write_text(f"{head}: {SHARDS} shards, one core.\n\n{text}\n", encoding="utf-8")
 
 

@@ -26,6 +26,12 @@ def environment(**extra):
     return {**clean, **extra}
 
 
+def begin(command, cluster, job, index):
+    """One task of a cluster, as a process whose output is kept."""
+    env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 @pytest.mark.parametrize(
     ("update", "replication"), [("sync", "between-graph"), ("async", "between-graph"), ("sync", "in-graph")]
 )
@@ -34,11 +40,8 @@ def test_every_task_ends_cleanly(update, replication):
     tasks = [("ps", 0), ("worker", 1), ("worker", 0)]
     processes = []
     for job, index in tasks:
-        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
         command = [*COMMAND, "--update", update, "--replication", replication, "--steps", "7"]
-        processes.append(
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+        processes.append(begin(command, cluster, job, index))
     try:
         outputs = [process.communicate(timeout=60)[0] for process in processes]
     finally:
@@ -91,13 +94,8 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
     cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
     command = [*COMMAND, "--update", update, "--steps", "400", "--checkpoint-dir", str(tmp_path)]
     command += ["--checkpoint-every", "2", "--keep", "2"]
-
-    def start(job, index):
-        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
     tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
-    processes = {task: start(*task) for task in tasks}
+    processes = {task: begin(command, cluster, *task) for task in tasks}
     deadline = time.monotonic() + 120
     try:
         while not (tmp_path / "step-4-epoch-0.json").exists() and time.monotonic() < deadline:
@@ -105,7 +103,7 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
         for task in (("ps", 0), ("worker", 1)):
             processes[task].kill()
             processes[task].communicate()
-            processes[task] = start(*task)
+            processes[task] = begin(command, cluster, *task)
         outputs = [process.communicate(timeout=120)[0] for process in processes.values()]
     finally:
         for process in processes.values():
@@ -123,17 +121,13 @@ def test_a_worker_joins_a_running_async_job(tmp_path):
     cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
     command = [*COMMAND, "--update", "async", "--steps", "500", "--checkpoint-dir", str(tmp_path)]
     command += ["--checkpoint-every", "10", "--keep", "2"]
-
-    def start(job, index):
-        env = environment(TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    processes = [start("ps", 0), start("worker", 0)]
+    processes = [begin(command, cluster, "ps", 0), begin(command, cluster, "worker", 0)]
     deadline = time.monotonic() + 120
     try:
         while not (tmp_path / "step-10-epoch-0.json").exists() and time.monotonic() < deadline:
             time.sleep(0.001)
-        processes.append(start("worker", 1))
+        assert (tmp_path / "step-10-epoch-0.json").exists(), "worker:0 does not train before worker:1 has come"
+        processes.append(begin(command, cluster, "worker", 1))
         outputs = [process.communicate(timeout=120)[0] for process in processes]
     finally:
         for process in processes:
