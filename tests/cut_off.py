@@ -2,6 +2,11 @@
 
 ``python cut_off.py UPDATE WORKERS STEPS``: forks a ps and workers that push ones. Every read must show one version, as
 many gradients in each parameter as the counters say; prints how often a call was cut off.
+
+TensorFlow loses a timeout that passes before the call is under way (its master then has nothing to cancel yet, and
+waits for the end of the call without a bound: WaitForNotification in core/distributed_runtime/local_master.cc). Such a
+call may wait for news that a call that was cut off has taken with it, and all others with it. So whoever is overdue
+gets news here, as old as can be: that ends a wait, and nothing else may come of it.
 """
 
 import ctypes
@@ -10,7 +15,9 @@ import random
 import signal
 import socket
 import sys
+import threading
 import traceback
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +28,7 @@ from psconform.layout import Task
 from psconform.probe import Probe
 
 SLOTS = 1 << 20
+OVERDUE_S = 1.0
 UPDATE, WORKERS, STEPS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
@@ -49,6 +57,24 @@ def gradients(worker, row):
     return row
 
 
+@contextmanager
+def repeatedly(call, *args, after):
+    """Call it every ``after`` seconds while the block lasts."""
+    over = threading.Event()
+
+    def wait():
+        while not over.wait(after):
+            call(*args)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def train(cluster, index):
     config = ShardConfig(slots=SLOTS, workers=WORKERS, update=UPDATE, reduction="sum", steps=STEPS)
     worker = trainer.Worker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
@@ -56,6 +82,8 @@ def train(cluster, index):
     draw, cut, ones = random.Random(index), 0, np.ones(SLOTS, np.float32)
     shard, (x,) = worker.shards[0], worker._x
     look = {shard.until: np.zeros(1, np.int32)} if config.sync else {}
+    with worker.graph.as_default(), shard.device():
+        news = shard.wakeups[index].enqueue(0)
     for step in range(STEPS):
         has, patience_ms = False, 40
         while not has:
@@ -64,7 +92,8 @@ def train(cluster, index):
             short = tf1.RunOptions(timeout_in_ms=draw.randint(2, patience_ms))
             patience_ms += 20  # a busy machine may never be done in so short a time
             try:
-                (row,) = worker.session.run(worker._push_pull, {x: push}, options=short)
+                with repeatedly(worker.session.run, news, after=short.timeout_in_ms / 1000 + OVERDUE_S):
+                    (row,) = worker.session.run(worker._push_pull, {x: push}, options=short)
             except tf.errors.OpError:
                 cut += 1
                 (row,) = worker.session.run(worker._read, look)

@@ -148,7 +148,7 @@ def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tup
     for task in layout.tasks:
         event = last.get(task)
         step = getattr(event, "step", None)
-        what = "recorded nothing" if event is None else f"recorded {type(event).__name__.lower()} last"
+        what = "recorded nothing" if event is None else f"recorded {event.__struct_config__.tag} last"
         what += f", of step {step}" if step is not None else ""
         log = folder / "logs" / f"{task.slug}.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Malformed
-from .events import MAX_LINE, SCHEMA, AnyEvent, End, Event, Start
+from .clocks import DECODER, LeanRead, clocks_of
+from .columns import Ints
+from .events import MAX_LINE, SCHEMA, AnyEvent, End, Event, Read, Start
 
 _DECODER = msgspec.json.Decoder(AnyEvent)
 _CRC = re.compile(rb',"crc":"([0-9a-f]{8})"\}$')
@@ -34,12 +36,16 @@ Kind = TypeVar("Kind", bound=Event)
 
 @dataclass(frozen=True)
 class EventFile:
-    """The events of one task incarnation, in order. ``torn`` is the number of bytes of an unfinished last line."""
+    """The events of one task incarnation, in order. ``torn`` is the number of bytes of an unfinished last line.
+
+    ``clocks``, int64[R, V, W], are those of the reads that have one, in order; None: as lists in the reads themselves.
+    """
 
     path: Path
     start: Start
     events: Sequence[AnyEvent]
     torn: int = 0
+    clocks: Ints | None = None
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         """All events of one kind."""
@@ -49,7 +55,7 @@ class EventFile:
     def _by_kind(self) -> dict[type, list[AnyEvent]]:
         by_kind: dict[type, list[AnyEvent]] = {}
         for event in self.events:
-            by_kind.setdefault(type(event), []).append(event)
+            by_kind.setdefault(Read if type(event) is LeanRead else type(event), []).append(event)
         return by_kind
 
     @property
@@ -78,7 +84,7 @@ def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
     whole = data.rfind(b"\n") + 1
     torn = len(data) - whole
     data = data[:whole]
-    events = _in_bulk(data)
+    events, clocks = _in_bulk(data)
     if events is None:
         events = _by_line(path, data)
     if not events:
@@ -88,32 +94,33 @@ def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
     assert isinstance(start, Start)
     if torn and isinstance(events[-1], End):
         raise Malformed(path, f"{torn} bytes after the end event", line=len(events) + 1)
-    return EventFile(path, start, events, torn)
+    return EventFile(path, start, events, torn, clocks)
 
 
-def _in_bulk(data: bytes) -> list[AnyEvent] | None:
-    """All events, or None if any line is not one or does not fit its checksum."""
+def _in_bulk(data: bytes) -> tuple[list[AnyEvent] | None, Ints | None]:
+    """All events and clocks, or None if any line is not an event or does not fit its checksum."""
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
     if not ends.size:
-        return []
+        return [], None
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts
     if lengths.min() < _WIDTH or lengths.max() > MAX_LINE:
-        return None
+        return None, None
     said = _checksums(text[(ends - _WIDTH)[:, None] + np.arange(_WIDTH)])
     if said is None:
-        return None
+        return None, None
     view, crc = memoryview(data), 0
     for start, end, expected in zip(starts.tolist(), (ends - _WIDTH).tolist(), said.tolist(), strict=True):
         crc = zlib.crc32(view[start:end], crc)
         if crc != expected:
-            return None
+            return None, None
     try:
-        events = _DECODER.decode_lines(data)
+        events = DECODER.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return events if len(events) == ends.size else None
+        return None, None
+    clocks = clocks_of(events) if len(events) == ends.size else None
+    return None if clocks is None else events, clocks
 
 
 def _checksums(fields: NDArray[np.uint8]) -> NDArray[np.uint32] | None:
