@@ -97,6 +97,7 @@ def test_doctor():
         "tensorflow",
         "scikit-learn",
         "matplotlib",
+        "toxiproxy-python",
         "docker",
         "toxiproxy",
         "gpus",

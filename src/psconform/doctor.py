@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import platform
 import shutil
 import subprocess
-import urllib.request
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+
+from .faults.server import IMAGE, find
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def examine() -> list[Finding]:
         _tensorflow(),
         _package("scikit-learn", "workload digits", extra="data"),
         _package("matplotlib", "psconform plot", extra="plot"),
+        _package("toxiproxy-python", "network faults", extra="chaos"),
         _docker(),
         _toxiproxy(),
         _gpus(),
@@ -75,17 +76,13 @@ def _docker() -> Finding:
 
 def _toxiproxy() -> Finding:
     purpose = "network faults (not needed for the conformance suite)"
-    url = os.environ.get("TOXIPROXY_URL")
-    if url:
-        try:
-            with urllib.request.urlopen(f"{url.rstrip('/')}/version", timeout=3) as answer:
-                return Finding("toxiproxy", True, f"{answer.read(200).decode(errors='replace')} at {url}", purpose)
-        except (OSError, ValueError, http.client.HTTPException):  # it may be something else that answers
-            return Finding("toxiproxy", False, "", purpose, f"TOXIPROXY_URL is {url}, but nothing answers there")
-    server = shutil.which("toxiproxy-server")
-    if server:
-        return Finding("toxiproxy", True, _output([server, "-version"]) or server, purpose)
-    advice = "go install github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0 and put it on PATH as toxiproxy-server"
+    search = find()
+    if search.found is not None:
+        where = search.found.url or search.found.path
+        return Finding("toxiproxy", True, f"{search.found.version} ({search.found.how}: {where})", purpose)
+    advice = search.why_not
+    if not os.environ.get("TOXIPROXY_URL"):
+        advice += f". When it needs one, psconform builds it with Go, copies it out of {IMAGE}, or downloads it"
     return Finding("toxiproxy", False, "", purpose, advice)
 
 

@@ -51,6 +51,33 @@ class Task:
         return cls(match[1], int(match[2]))
 
 
+@dataclass(frozen=True, order=True)
+class Link:
+    """The bytes from one task to another, whoever dialled, ``job:index->job:index``."""
+
+    source: Task
+    destination: Task
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.destination}"
+
+    @property
+    def back(self) -> Link:
+        """The other direction."""
+        return Link(self.destination, self.source)
+
+    @classmethod
+    def parse(cls, text: str, *, place: str = "link") -> Link:
+        """Read ``job:index->job:index``; raises BadInput."""
+        source, arrow, destination = (part.strip() for part in text.partition("->"))
+        if not arrow or not source or not destination:
+            raise BadInput(place, "must be TASK->TASK, such as worker:1->ps:0", value=text)
+        found = cls(Task.parse(source, place=place), Task.parse(destination, place=place))
+        if found.source == found.destination:
+            raise BadInput(place, "must be between two tasks", value=text)
+        return found
+
+
 @dataclass(frozen=True)
 class Layout:
     """Number of tasks per job, and how their gradients are put together.

@@ -1,0 +1,333 @@
+"""A real Toxiproxy server: where it comes from, what it is told, and that a stalled link holds back that direction."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import io
+import os
+import platform
+import socket
+import tarfile
+import threading
+
+import pytest
+
+from psconform.errors import BadInput, PsconformError
+from psconform.faults import server
+from psconform.faults.links import Links
+from psconform.faults.toxiproxy import Toxiproxy
+from psconform.launchers.local import LocalLauncher
+from psconform.layout import Link, Task
+from psconform.runner.network import SERVER, serve
+
+PS, WORKERS = Task("ps", 0), [Task("worker", 0), Task("worker", 1)]
+SOON_S, LONG_S = 0.5, 20.0
+
+
+@pytest.fixture(scope="module")
+def toxiproxy(tmp_path_factory):
+    with LocalLauncher(preload=None) as launcher:
+        yield serve(launcher, log=tmp_path_factory.mktemp("toxiproxy") / "toxiproxy.log")
+
+
+@pytest.fixture
+def listener():
+    """Where a ps would listen: each connection is kept and can be read and written by the test."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(LONG_S)
+        yield listening
+
+
+def address(listening):
+    return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def dial(text):
+    host, _, port = text.rpartition(":")
+    line = socket.create_connection((host, int(port)), timeout=LONG_S)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return line
+
+
+def heard(line, seconds):
+    """What comes within so many seconds; nothing: b''."""
+    line.settimeout(seconds)
+    with contextlib.suppress(TimeoutError):
+        return line.recv(100)
+    return b""
+
+
+@pytest.fixture
+def pair(toxiproxy, listener):
+    """(links, connection of worker:1 as it has it, and as ps:0 has it), both through the proxy of worker:1 to ps:0."""
+    addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
+    with Links(toxiproxy, "test", addresses) as links, dial(links.addresses_of(WORKERS[1])[PS]) as near:
+        far, _ = listener.accept()
+        with far:
+            yield links, near, far
+    assert toxiproxy.proxies() == {}
+
+
+def test_bytes_pass_both_ways(pair):
+    _, near, far = pair
+    near.sendall(b"push")
+    assert heard(far, LONG_S) == b"push"
+    far.sendall(b"ack")
+    assert heard(near, LONG_S) == b"ack"
+
+
+@pytest.mark.parametrize("outward", [True, False])
+def test_a_stalled_link_holds_back_exactly_its_direction_and_loses_nothing(pair, outward):
+    links, near, far = pair
+    link = Link(WORKERS[1], PS) if outward else Link(PS, WORKERS[1])
+    here, there = (near, far) if outward else (far, near)
+    links.stall([link])
+    here.sendall(b"held ")
+    there.sendall(b"passes")
+    assert heard(here, LONG_S) == b"passes"
+    assert heard(there, SOON_S) == b""
+    here.sendall(b"back")
+    links.heal()
+    got = b""
+    while len(got) < 9:
+        got += heard(there, LONG_S)
+    assert got == b"held back"
+    here.sendall(b"again")
+    assert heard(there, LONG_S) == b"again"
+
+
+def test_other_pairs_are_left_alone(pair, listener):
+    links, _, _ = pair
+    links.stall([Link(WORKERS[1], PS), Link(PS, WORKERS[1])])
+    with dial(links.addresses_of(WORKERS[0])[PS]) as near:
+        far, _ = listener.accept()
+        with far:
+            near.sendall(b"push")
+            assert heard(far, LONG_S) == b"push"
+    assert links.stalled == {Link(WORKERS[1], PS), Link(PS, WORKERS[1])}
+    links.heal([Link(PS, WORKERS[1])])
+    assert links.stalled == {Link(WORKERS[1], PS)}
+
+
+def test_a_connection_made_during_a_stall_is_held_back_too(pair, listener):
+    links, _, _ = pair
+    links.stall([Link(WORKERS[1], PS)])
+    with dial(links.addresses_of(WORKERS[1])[PS]) as near:
+        far, _ = listener.accept()
+        with far:
+            near.sendall(b"push")
+            assert heard(far, SOON_S) == b""
+            links.heal()
+            assert heard(far, LONG_S) == b"push"
+
+
+def test_what_is_refused_is_refused_and_taken_again(pair, listener):
+    links, near, _ = pair
+    links.refuse(WORKERS[1], PS)
+    assert heard(near, LONG_S) == b""  # the end of the stream, not a time-out
+    with pytest.raises(ConnectionRefusedError):
+        dial(links.addresses_of(WORKERS[1])[PS])
+    links.refuse(WORKERS[1], PS, on=False)
+    with dial(links.addresses_of(WORKERS[1])[PS]):
+        listener.accept()[0].close()
+
+
+def test_with_one_address_for_all_no_link_is_broken_alone(toxiproxy, listener):
+    addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
+    with Links(toxiproxy, "shared", addresses, shared=True) as links:
+        assert links.addresses_of(WORKERS[0])[PS] == links.addresses_of(WORKERS[1])[PS]
+        with pytest.raises(PsconformError, match="share one cluster spec"):
+            links.stall([Link(WORKERS[0], PS)])
+    assert toxiproxy.proxies() == {}
+
+
+def test_proxies_of_others_are_left_alone(toxiproxy, listener):
+    mine = toxiproxy.create("theirs", upstream=address(listener))
+    try:
+        with Links(toxiproxy, "test", {PS: address(listener), WORKERS[0]: "127.0.0.1:9"}) as links:
+            links.stall([Link(WORKERS[0], PS)])
+        assert toxiproxy.proxies() == {"theirs": mine}
+    finally:
+        toxiproxy.delete("theirs")
+
+
+def test_what_the_server_refuses_is_one_clear_error(toxiproxy, listener):
+    with pytest.raises(PsconformError, match="address already in use"):
+        toxiproxy.create("taken", upstream="127.0.0.1:9", listen=address(listener))
+    with pytest.raises(PsconformError, match="GET /proxies/none/toxics"):
+        toxiproxy.toxics("none")
+    toxiproxy.delete("none")  # it is gone, which is what was asked
+    toxiproxy.create("one", upstream="127.0.0.1:9")
+    try:
+        with pytest.raises(PsconformError, match="already exists"):
+            toxiproxy.create("one", upstream="127.0.0.1:9")
+        with pytest.raises(PsconformError, match="toxic"):
+            toxiproxy.add("one", "x", "unheard-of", "upstream")
+        with pytest.raises(PsconformError, match="PATCH"):
+            toxiproxy.change("one", "none", latency=1)
+        toxiproxy.add("one", "slow", "latency", "downstream", latency=5)
+        toxiproxy.change("one", "slow", latency=7)
+        assert toxiproxy.toxics("one")["slow"]["attributes"]["latency"] == 7
+        toxiproxy.remove("one", "slow")
+        assert toxiproxy.toxics("one") == {}
+    finally:
+        toxiproxy.delete("one")
+    with pytest.raises(PsconformError, match="no answer"):
+        Toxiproxy("http://127.0.0.1:9").version()
+
+
+def test_the_server_ends_with_its_tasks(tmp_path):
+    with LocalLauncher(preload=None) as launcher:
+        running = serve(launcher, log=tmp_path / "toxiproxy.log")
+        assert running.version() == server.VERSION
+        assert launcher.running == (SERVER,)
+        launcher.stop_all()
+        with pytest.raises(PsconformError, match="no answer"):
+            running.version()
+
+
+def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
+    program = tmp_path / "toxiproxy-server"
+    program.write_text(f"#!/bin/sh\necho toxiproxy-server version {server.VERSION}\n[ $# = 1 ] || exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with LocalLauncher(preload=None) as launcher, pytest.raises(PsconformError, match="said last: toxiproxy-server"):
+        serve(launcher, log=tmp_path / "toxiproxy.log")
+
+
+class TestWhereItComesFrom:
+    @pytest.fixture(autouse=True)
+    def nowhere(self, tmp_path, monkeypatch):
+        """No way is open."""
+        monkeypatch.delenv("TOXIPROXY_URL", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        (tmp_path / "bin").mkdir()
+
+    def program(self, path, text):
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def test_each_closed_way_says_why(self, toxiproxy):
+        search = server.set_up(releases="http://127.0.0.1:9")
+        assert search.found is None
+        assert dict(search.closed).keys() == {"TOXIPROXY_URL", "PATH", "cache", "go install", "docker", "download"}
+        assert "there is no Go" in search.why_not
+        assert "there is no docker" in search.why_not
+        assert "Connection refused" in search.why_not
+
+    def test_one_that_runs_comes_first(self, toxiproxy, monkeypatch, tmp_path):
+        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
+        monkeypatch.setenv("TOXIPROXY_URL", toxiproxy.url + "/")
+        found = server.find().found
+        assert (found.how, found.version, found.url) == ("TOXIPROXY_URL", server.VERSION, toxiproxy.url)
+
+    @pytest.mark.parametrize(
+        ("url", "why"),
+        [
+            ("http://127.0.0.1:9", "nothing answers"),
+            ("127.0.0.1:8474", "must be http://HOST:PORT"),
+            ("http://127.0.0.1:port", "must be http://HOST:PORT"),
+            ("http://example.com:8474", "another machine"),
+        ],
+    )
+    def test_an_address_where_none_runs_is_no_reason_to_take_another(self, monkeypatch, tmp_path, url, why):
+        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
+        monkeypatch.setenv("TOXIPROXY_URL", url)
+        for search in (server.find(), server.set_up()):
+            assert search.found is None
+            assert why in search.why_not
+        with pytest.raises(PsconformError, match=why):
+            server.need()
+
+    @pytest.mark.parametrize(("said", "taken"), [("2.12.0", True), ("2.13.1", True), ("git", True), ("2.9.0", False)])
+    def test_one_that_is_too_old_is_passed_over(self, tmp_path, said, taken):
+        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo toxiproxy-server version {said}")
+        search = server.find()
+        assert (search.found is not None) == taken
+        assert taken or "2.9.0 is older than" in dict(search.closed)["PATH"]
+
+    def test_one_that_does_not_run_is_passed_over(self, tmp_path):
+        self.program(tmp_path / "bin" / "toxiproxy-server", "echo broken >&2; exit 1")
+        assert "failed: broken" in dict(server.find().closed)["PATH"]
+
+    def test_one_that_go_builds_is_kept(self, tmp_path, monkeypatch):
+        build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$GOBIN/server"'
+        self.program(tmp_path / "bin" / "go", build)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        left = server.cache() / "new-of-one-that-was-killed"
+        left.mkdir(parents=True)
+        assert server.set_up().found.how == "go install"
+        assert server.set_up().found.how == server.find().found.how == "cache"
+        assert server.PACKAGE in (tmp_path / "log").read_text()
+        assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
+
+    def test_a_release_is_taken_if_it_is_what_it_was(self, tmp_path, monkeypatch):
+        data = archive(f"#!/bin/sh\necho {server.VERSION}\n")
+        name = f"linux_{ {'x86_64': 'amd64', 'aarch64': 'arm64'}[platform.machine()] }"
+        with serving(data) as url:
+            search = server.set_up(releases=url)
+            assert search.found is None
+            assert "is not what it was" in dict(search.closed)["download"]
+            monkeypatch.setitem(server.SHA256, name, hashlib.sha256(data).hexdigest())
+            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+            self.program(tmp_path / "bin" / "go", "exit 1")
+            self.program(tmp_path / "bin" / "docker", "exit 1")
+            assert server.set_up(releases=url).found.how == "download"
+        assert server.find().found.how == "cache"
+
+    def test_without_one_the_error_says_how_to_get_it(self, monkeypatch):
+        monkeypatch.setattr(server, "RELEASES", "http://127.0.0.1:9")
+        with pytest.raises(PsconformError, match=r"network faults need Toxiproxy.*there is no Go.*Install Go"):
+            server.need()
+
+    def test_what_is_no_toxiproxy_or_too_old_is_refused(self, monkeypatch):
+        said = dict.fromkeys([b"<html>", b"[]", b'{"name": "x"}', b"2.12.0"], "is no Toxiproxy")
+        for data, why in {**said, b'{"version": "2.4.0"}': "2.4.0 is older"}.items():
+            with serving(data) as url:
+                monkeypatch.setenv("TOXIPROXY_URL", url)
+                assert why in server.find().why_not
+
+
+def archive(text):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("toxiproxy-server")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def serving(data):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{web.server_port}"
+        finally:
+            web.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("text", ["worker:1", "worker:1->", "->ps:0", "worker->ps:0", "ps:0->ps:0"])
+def test_a_link_that_is_none_is_refused(text):
+    with pytest.raises(BadInput, match=r"--stall: must be|--stall"):
+        Link.parse(text, place="--stall")
+
+
+def test_a_link_is_spelled_as_it_is_read():
+    link = Link.parse("worker:1 -> ps:0")
+    assert str(link) == "worker:1->ps:0"
+    assert str(link.back) == "ps:0->worker:1"
