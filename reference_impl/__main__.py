@@ -64,6 +64,12 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
     parser.add_argument("--checkpoint-every", default="50", help="steps of worker:0 (default: 50), or 500ms")
+    parser.add_argument(
+        "--give-up-after",
+        type=float,
+        default=600.0,
+        help="with --checkpoint-dir: seconds without a sign of the others after which a task ends (default: 600)",
+    )
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, the newest (default: 3)")
     parser.add_argument(
         "--drop-after",
@@ -92,6 +98,9 @@ def _wrong(options: argparse.Namespace) -> str:
     problems = {
         f"--steps must be at least 1, got {options.steps}": options.steps < 1,
         "--keep must be at least 1": options.keep < 1,
+        f"--give-up-after must be seconds, at least 1, got {options.give_up_after}": not 1
+        <= options.give_up_after
+        < float("inf"),
         "--checkpoint-dir goes with neither --quorum nor --compression": options.checkpoint_dir
         and (options.quorum or options.compression != "none"),
         "--checkpoint-dir is for --replication between-graph": options.checkpoint_dir and one_client,
@@ -243,13 +252,13 @@ def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
     from .recovery import Recovery
 
     if options.checkpoint_dir:
-        return Recovery(Path(options.checkpoint_dir), options.every, options.every_s, options.keep)
+        give_up_s = max(options.give_up_after, 2 * options.drop_after)
+        return Recovery(Path(options.checkpoint_dir), options.every, options.every_s, options.keep, give_up_s)
     plain = options.quorum or options.compression != "none" or options.replication != "between-graph"
     if not probe.checkpoints or plain:
         return None
-    asked = probe.checkpoint_every or probe.checkpoint_seconds
-    every, every_s = (probe.checkpoint_every, probe.checkpoint_seconds) if asked else (options.every, options.every_s)
-    return Recovery(Path(probe.checkpoints), every, every_s, options.keep)
+    every, every_s = probe.checkpoint_every, probe.checkpoint_seconds
+    return Recovery(Path(probe.checkpoints), every, every_s, options.keep, probe.wait_s)
 
 
 def _probe(task: str, workers: int, options: argparse.Namespace) -> Probe:

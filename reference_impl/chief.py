@@ -27,7 +27,7 @@ from psconform.probe import Probe
 from .calls import PATIENCE_S, POLL_S, GaveUp
 from .checkpoint import Cut
 from .recoverable import DONE, LEFT, OPEN, Look
-from .recovery import RecoveringWorker, Recovery, Stall
+from .recovery import RecoveringWorker, Recovery
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster
 
@@ -90,6 +90,11 @@ class RecoveringChief(RecoveringWorker):
             if not self.store.empty or any(look.epoch >= 0 for look in looks):
                 raise GaveUp(f"no checkpoint in {self.recovery.folder} is whole")
             cut = self._initial()
+        here = (self.config.workers, [shard.config.slots for shard in self.shards])
+        if (len(cut.applied), [len(theta) for theta in cut.thetas]) != here:
+            had = f"{len(cut.applied)} workers, {len(cut.thetas)} ps with {cut.thetas[0].size} parameters each"
+            needs = f"{here[0]}, {len(here[1])} with {here[1][0]}"
+            raise GaveUp(f"{cut.name} in {self.recovery.folder} is of another job: of {had}; here it is {needs}")
         needed = MOMENTS[self.config.optimizer]
         if cut.named != needed:
             has, needs = (", ".join(names) or "none" for names in (cut.named, needed))
@@ -150,8 +155,8 @@ class RecoveringChief(RecoveringWorker):
 
     def _is_due(self, step: int) -> bool:
         every = self.recovery.every
-        if every:
-            return step // every > self.saved // every
+        if every or not self.recovery.every_s:
+            return bool(every) and step // every > self.saved // every
         return step > self.saved and time.monotonic() - self.saved_at >= self.recovery.every_s
 
     def states(self, rows: list[Row]) -> list[Row] | None:
@@ -249,7 +254,7 @@ class RecoveringChief(RecoveringWorker):
 
     def conclude(self) -> None:
         """When every shard has every gradient: write the final checkpoint, and say so."""
-        steps, waiting = self.config.steps, Stall("every worker to train")
+        steps, waiting = self.config.steps, self.stall("every worker to train")
         while True:
             looks = self.still()
             if any(look.limits != self.gates() for look in looks):
@@ -278,7 +283,7 @@ class RecoveringChief(RecoveringWorker):
 
     def leave(self) -> None:
         """Leave last, and restore till then; then let every ps go."""
-        waiting, left = Stall("all workers to leave"), {0, *(Task.parse(task).index for task in self.absent)}
+        waiting, left = self.stall("all workers to leave"), {0, *(Task.parse(task).index for task in self.absent)}
         while True:
             looks = self.settle()
             left |= {w for look in looks for w, mark in enumerate(look.marks) if mark >= LEFT}

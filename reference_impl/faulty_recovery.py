@@ -275,7 +275,7 @@ class CountsTwice(_Twice, _Returns):
     def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
         versions = super()._deliver(step, values, gradient)
         if step == self.first:
-            self._ask(self._run_again)
+            self._ask(self._run_again, patience_s=CALL_TIMEOUT_S / 4)  # or a busy machine would spare the trainer
             self._pulled = []
         return versions
 

@@ -36,12 +36,17 @@ from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, session_config
 
 @dataclass(frozen=True)
 class Recovery:
-    """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept."""
+    """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept.
+
+    ``every`` and ``every_s`` 0: only the first and the last are written. Whoever hears nothing of the others for
+    ``give_up_s`` ends, and says of whom.
+    """
 
     folder: Path
-    every: int = 50  # 0: seconds count
+    every: int = 50
     every_s: float = 0.0
     keep: int = 3
+    give_up_s: float = CALL_TIMEOUT_S
 
     def store(self) -> Store:
         return Store(self.folder, keep=self.keep)
@@ -72,7 +77,7 @@ class RecoveringWorker(Worker):
         self._left_behind: list[Any] = []  # sessions: forgetting one would close it
         self._values: Values = []  # what was read last, of this epoch
         self.absent: list[str] = []  # who had not come when the final read was made
-        self.calls = Calls(cluster["ps"], most_s=CALL_TIMEOUT_S, connect=self._connect, idle=self._unless_over)
+        self.calls = Calls(cluster["ps"], most_s=recovery.give_up_s, connect=self._connect, idle=self._unless_over)
         super().__init__(cluster, probe, config)
 
     def _build(self) -> None:
@@ -145,7 +150,7 @@ class RecoveringWorker(Worker):
         logging.info("worker:%d is back, at step %d", self.index, step)
         self.probe.resume(step)
         self.say(TRAINS)
-        waiting = Stall("worker:0 to let it in again")
+        waiting = self.stall("worker:0 to let it in again")
         while True:
             looks = self.still()
             if all(look.limits[self.index] == OPEN for look in looks):
@@ -159,15 +164,20 @@ class RecoveringWorker(Worker):
 
     def settle(self) -> list[Look]:
         """Wait until all shards are in one epoch."""
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        deadline = time.monotonic() + self.recovery.give_up_s
         while True:
             looks = self.looks()
             if looks[0].epoch >= 0 and len({look.epoch for look in looks}) == 1:
                 return looks
             if time.monotonic() > deadline:
                 lost = ", ".join(f"ps:{i} is in epoch {look.epoch}" for i, look in enumerate(looks))
-                raise GaveUp(f"worker:0 has not restored the parameters within {CALL_TIMEOUT_S:.0f} s ({lost})")
+                within = f"within {self.recovery.give_up_s:.0f} s"
+                raise GaveUp(f"worker:0 has not restored the parameters {within} ({lost})")
             time.sleep(POLL_S)
+
+    def stall(self, what: str) -> Stall:
+        """A wait for others, which begins now."""
+        return Stall(what, self.recovery.give_up_s)
 
     def looks(self) -> list[Look]:
         """What every ps says of itself."""
@@ -227,7 +237,7 @@ class RecoveringWorker(Worker):
             return rows
         bound = self.config.staleness
         least = step - bound if bound is not None and step < self.config.steps else 0
-        waiting = Stall(f"steps below {least}")
+        waiting = self.stall(f"steps below {least}")
         while True:
             if (rows := self._ask(self._run_read)) is None:
                 self.still()
@@ -241,7 +251,7 @@ class RecoveringWorker(Worker):
     def _round(self, version: int) -> list[Row] | None:
         """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it."""
         until = [np.array([version], np.int32)] * len(self.shards)
-        waiting = Stall(f"the round of step {version - 1}")
+        waiting = self.stall(f"the round of step {version - 1}")
         patience_s = self.round_patience_s
         while True:
             rows = self._ask(self._run_read, *until, patience_s=patience_s)
@@ -268,7 +278,7 @@ class RecoveringWorker(Worker):
         """Push until every shard has this gradient, and in sync until its round is complete; returns versions."""
         seconds = self.seen if self.config.aware else [self.awaits(step)] * len(self.shards)
         versions: dict[int, int] = {}
-        waiting = Stall(f"a gate, closed for a checkpoint, at step {step}")
+        waiting = self.stall(f"a gate, closed for a checkpoint, at step {step}")
         patience_s = self.round_patience_s
         while True:
             feeds = self._written(values, gradient, step, seconds)
@@ -323,7 +333,7 @@ class RecoveringWorker(Worker):
 
     def conclude(self) -> None:
         """Wait until the chief has written the final checkpoint."""
-        waiting = Stall("worker:0 to write the final checkpoint")
+        waiting = self.stall("worker:0 to write the final checkpoint")
         while True:
             looks = self.still()
             self.come_back(looks)
@@ -366,16 +376,16 @@ class RecoveringWorker(Worker):
 
 
 class Stall:
-    """A wait that is given up when nothing at all has changed for `CALL_TIMEOUT_S`."""
+    """A wait that is given up when nothing at all has changed for so many seconds."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self._state, self._since = what, None, time.monotonic()
+    def __init__(self, what: str, most_s: float) -> None:
+        self.what, self.most_s, self._state, self._since = what, most_s, None, time.monotonic()
 
     def over(self, state: Any) -> bool:
         """Nothing has changed for too long."""
         if state != self._state:
             self._state, self._since = state, time.monotonic()
-        return time.monotonic() - self._since > CALL_TIMEOUT_S
+        return time.monotonic() - self._since > self.most_s
 
     def look(self, counts: list[tuple[int, ...]], least: int = 0) -> None:
         """Go on waiting; raises GaveUp, naming the workers that have fewer than ``least`` gradients somewhere."""
@@ -384,4 +394,4 @@ class Stall:
             raise GaveUp(f"{self} from {', '.join(slow) or 'worker:0'}")
 
     def __str__(self) -> str:
-        return f"has waited for {self.what} for {CALL_TIMEOUT_S:.0f} s, and nothing has come"
+        return f"has waited for {self.what} for {self.most_s:.0f} s, and nothing has come"

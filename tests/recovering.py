@@ -96,7 +96,7 @@ class Job:
             "variables": ps,
             "steps": steps,
             "unit": 840.0,
-            "wait_s": 60.0,
+            "wait_s": float(self.environment.get("CALL_TIMEOUT_S", 60)),
             "vector_every": 0,
         }
         fields |= {"checkpoints": str(folder / "checkpoints"), "checkpoint_every": every, **spec}

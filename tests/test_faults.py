@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -72,7 +73,10 @@ def test_stop():
         ({"stop": ["worker:1@5..3"]}, "--stop: must end after it begins"),
         ({"stop": ["worker:1@5..3s"]}, "from a step to a step, or from a time to a time"),
         ({"stop": ["worker:1@5..50"]}, "--stop: there are 50 steps"),
+        ({"stop": ["worker:0@20..checkpointing"]}, "--stop: must end at a step or a time"),
+        ({"stop": ["worker:1@3..5"], "restart_after": "5s"}, "--restart-after: is for --kill, got '5s'"),
         ({"kill": ["worker:1@3"], "restart_after": "soon"}, "--restart-after: the time must be a number"),
+        ({"kill": ["worker:1@3"], "restart_after": "1e999999999999s"}, "--restart-after: the time must be a number"),
         ({"kill": ["worker:1@3"], "restart_after": "-1s"}, "--restart-after: must be never, or between 0"),
     ],
 )
@@ -93,6 +97,10 @@ def test_bad_faults(options, says):
         ({"checkpoint_every": "soon"}, "--checkpoint-every: the time must be a number with its unit"),
         ({"layout": "ps=0,worker=2", "checkpoint_every": "2s"}, "--checkpoint-every: needs a ps.*, got '2s'"),
         ({"layout": "ps=0,worker=2", "checkpoint_every": 5}, "--checkpoint-every: needs a ps"),
+        ({"checkpoint_every": "9" * 5000}, "--checkpoint-every: the time must be a number with its unit"),
+        ({"kill": ["worker:1@after-pusch:35"]}, "--kill: unknown phase, got 'after-pusch'.*mean 'after-push'"),
+        ({"kill": ["ps:0@typo"]}, "--kill: unknown phase, got 'typo'; valid: .*checkpointing"),
+        ({"kill": ["worker:1@checkpointing"]}, "--kill: checkpointing is said by worker:0, got 'worker:1@checkp"),
     ],
 )
 def test_faults_that_a_layout_cannot_have(tmp_path, options, says):
@@ -108,9 +116,25 @@ def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
         assert value in [words[i + 1] for i, word in enumerate(words) if word == option]
     assert words[words.index("--checkpoint-every") + 1] == "25"
     assert make_plan(out=tmp_path).checkpoint_every == 0  # a good day costs nothing
+    words = shlex.split(make_plan(out=tmp_path, checkpoint_every=0, kill=["ps:0@20"]).repeat)
+    assert words[words.index("--checkpoint-every") + 1] == "0"
     for every in ("1.5s", "25", 25):
         words = shlex.split(make_plan(out=tmp_path, checkpoint_every=every).repeat)
         assert words[words.index("--checkpoint-every") + 1] == str(every)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 0),
+        ({"kill": ["worker:1@3"], "restart_after": "65s"}, 65),
+        ({"kill": ["worker:1@3"], "restart_after": "never"}, 0),
+        ({"stop": ["ps:0@1s..71s", "worker:1@3..5"]}, 70),
+        ({"drop_after": "70s"}, 70),
+    ],
+)
+def test_whoever_is_away_for_a_declared_time_is_waited_for_that_long(tmp_path, options, seconds):
+    assert make_plan(out=tmp_path, **options).outage_s == seconds
 
 
 @given(st.floats(0, 3600, allow_nan=False), st.integers(0, 49))
@@ -196,6 +220,35 @@ def test_a_worker_that_was_stopped_goes_on(judge):
     # it was held at the step itself, and went on from there
     assert [e["step"] for e in pushes if e["mono_ns"] < on["mono_ns"]] == list(range(10))
     assert check(run.folder).verdicts == run.verdicts
+
+
+@pytest.mark.psconform
+def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
+    options = {"stop": ["worker:1@0s..2s"], "kill": ["worker:1@500ms"], "restart_after": "never"}
+    run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, slow="worker:1=100ms", **options)
+    assert "fault stop worker:1@0s..2s was not healed: worker:1 ended while it was stopped" in run.explain()
+    assert [e["fault"] for e in events(run) if e["kind"] == "fault"] == ["stop", "kill"]
+    assert not run.valid
+
+
+@pytest.mark.psconform
+def test_times_count_from_when_all_tasks_have_been_started(judge, tmp_path):
+    """A ps that takes two seconds until it listens is not stopped meanwhile."""
+    shutil.copytree(TARGET.parent, tmp_path / "late")
+    late = tmp_path / "late" / "target.toml"
+    text = late.read_text()
+    begin = 'command = ["{python}"'
+    slowly = 'command = ["sh", "-c", "sleep 2; exec \\"$@\\"", "sh", "{python}"'
+    assert text.index(begin) < text.index("[jobs.worker]")
+    late.write_text(text.replace(begin, slowly, 1))
+    run = judge(
+        late, layout="ps=1,worker=2", update="async", steps=30, stop="ps:0@500ms..1500ms", slow="worker:1=100ms"
+    )
+    assert run.valid, run.explain()
+    on, off = (event for event in events(run) if event["kind"] == "fault")
+    assert 0.9e9 < off["mono_ns"] - on["mono_ns"] < 20e9
+    started = next(event["mono_ns"] for event in events(run, "worker-1"))
+    assert on["mono_ns"] > started - 1e9, "it was stopped before the workers were started"
 
 
 @pytest.mark.psconform

@@ -357,3 +357,13 @@ def test_one_that_is_always_too_slow_is_taken_back_each_time(judge, update, step
     history = judge_folder(run.folder).history
     assert sum(str(mark.task) == "worker:1" and mark.kind == "resume" for mark in history.marks) > 1
     assert update == "sync" or history.accepted.all()
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize(
+    "options", [{"drop_after": "6s", "restart_after": "never"}, {"restart_after": "6s"}], ids=["dropped", "returns"]
+)
+def test_whoever_is_declared_to_be_away_for_longer_than_the_patience_is_waited_for(judge, options):
+    """Nobody moves for six seconds, of which psconform and the trainer both know."""
+    run = judge("reference", layout="ps=1,worker=2", steps=30, patience_s=4.0, kill="worker:1@10", **options)
+    assert run.valid, run.explain()

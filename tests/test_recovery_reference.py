@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .recovering import Job, Tasks
@@ -204,6 +206,32 @@ def test_a_task_that_is_there_already_is_refused(cluster):
             job.incarnations[task] = 0
         job.release()
         job.finish()
+
+
+@BOTH
+def test_a_checkpoint_of_another_job_is_refused(cluster, update):
+    """It has another shape, so nothing of it can be restored; no epoch is begun for it."""
+    with cluster(update=update) as job:
+        job.until(lambda: job.count("worker:0", "checkpoint") >= 2)
+        job.kill(*job.tasks)
+        before = sorted(path.name for path in (job.folder / "checkpoints").glob("epoch-*"))
+        spec = json.loads((job.folder / "spec.json").read_text())
+        (job.folder / "spec.json").write_text(json.dumps(spec | {"steps": 41}))
+        for task in job.tasks:
+            job.start(task)
+        job.ended("worker:0")
+        assert job.status("worker:0") == 1
+        assert "is of another job: of 2 workers, 2 ps with" in job.log("worker:0").splitlines()[-1]
+        assert sorted(path.name for path in (job.folder / "checkpoints").glob("epoch-*")) == before
+
+
+def test_without_an_interval_only_the_first_and_the_last_checkpoint_are_written(cluster):
+    with cluster(update="sync", every=0) as job:
+        job.until(trained(job, "worker:1", 15))
+        job.again("ps:0")
+        job.finish()
+        names = [event["name"] for event in job.events("worker:0") if event["kind"] == "checkpoint"]
+        assert names == ["step-0-epoch-0", "step-40-epoch-1"]
 
 
 @BOTH

@@ -73,6 +73,25 @@ def test_a_straggler_is_in_every_layout(tmp_path):
     assert {plan.layout.workers for plan in plans} == {3, 4}
 
 
+@pytest.mark.parametrize(
+    ("options", "workers", "ps", "steps"),
+    [
+        ({"kill": ["worker:2@20"]}, 3, 1, 21),
+        ({"kill": ["ps:1@after-push:7", "worker:1@1.5s"]}, 2, 2, 8),
+        ({"stop": "worker:1@3..40"}, 2, 1, 41),
+        ({"poison": ["worker:3@9=inf"]}, 4, 1, 10),
+        ({"batches": ["worker:1=50"]}, 2, 1, 51),
+        ({"batches": {"worker:0": 30}}, 2, 1, 31),
+        ({"drop_after": "2s"}, 2, 1, 2),
+    ],
+)
+def test_what_an_option_names_is_in_every_layout(tmp_path, options, workers, ps, steps):
+    plans = make_plans("reference", out=tmp_path, repeat=40, random_layouts=True, **options)
+    assert min(plan.layout.workers for plan in plans) == workers
+    assert min(plan.layout.ps for plan in plans) == ps
+    assert min(plan.workload.steps for plan in plans) >= steps
+
+
 def test_seeds_and_folders_follow_one_another(tmp_path):
     plans = make_plans("reference", out=tmp_path, repeat=3, seed=MAX_SEED - 2, steps=9)
     assert [plan.workload.seed for plan in plans] == [MAX_SEED - 2, MAX_SEED - 1, MAX_SEED]
@@ -92,8 +111,16 @@ def test_seeds_and_folders_follow_one_another(tmp_path):
         ({"random_layouts": True, "read_every": 2}, "--read-every: is drawn with --random-layouts.*got 2"),
         ({"random_layouts": True, "steps": 1}, "--steps: must be at least 2 to draw from.*got 1"),
         ({"random_layouts": True, "steps": 4, "defect": "run-ahead"}, "--steps: must be at least 5.*got 4"),
-        ({"random_layouts": True, "slow": ["worker:4=1ms"]}, "--slow: .*at most 4 workers, got 'worker:4'"),
+        (
+            {"random_layouts": True, "slow": ["worker:4=1ms"]},
+            "--random-layouts: draws at most 4 workers, got 'worker:4'",
+        ),
         ({"random_layouts": True, "slow": ["ps:0=1ms"]}, "--slow: only workers"),
+        ({"random_layouts": True, "kill": ["ps:3@2"]}, "--random-layouts: draws at most 3 ps, got 'ps:3'"),
+        ({"repeat": "3"}, "--repeat: must be a whole number, got '3'"),
+        ({"repeat": 2.5}, "--repeat: must be a whole number, got 2.5"),
+        ({"seed": "x"}, "--seed: must be a whole number, got 'x'"),
+        ({"random_layouts": True, "slow": [f"worker:{'9' * 5000}=1ms"]}, "--slow: must be job:index"),
         ({"random_layouts": True, "defect": "nonsense"}, "--defect: unknown defect"),
         ({"random_layouts": True, "update": "later"}, "--update: unknown update mode"),
     ],

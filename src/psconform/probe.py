@@ -284,7 +284,8 @@ class Probe:
         self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
         # an entry without a task is for whichever worker comes first
         self._strikes = {(s["phase"], s["step"]) for s in spec.get("strikes", ()) if s["task"] in (task, job)}
-        self._vector_every, self._wait_s = int(spec.get("vector_every", 50)), float(spec.get("wait_s", 60.0))
+        self._vector_every = int(spec.get("vector_every", 50))
+        self.wait_s = float(spec.get("wait_s", 60.0))  # how long whoever waits for others is to wait for a sign of them
         self._decoders: list[LedgerDecoder] = []
         self._reads_done = self._vector_at = self._next_step = 0
         self._absent: list[str] | None = None
@@ -583,7 +584,7 @@ class Probe:
         if self._folder is None:
             return []
         (self._folder / "done" / f"worker-{self.index}").touch()
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + self.wait_s
         missing = [w for w in range(self.workers) if w != self.index]
         while missing:
             missing = [w for w in missing if not (self._folder / "done" / f"worker-{w}").exists()]

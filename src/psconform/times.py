@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
 from .errors import BadInput
 
@@ -25,7 +25,7 @@ def parse_seconds(value: float | str, *, place: str) -> float:
         if isinstance(value, str) and value.endswith(unit):
             try:
                 seconds = float(Decimal(value.removesuffix(unit)) * factor)
-            except InvalidOperation:
+            except (DecimalException, OverflowError):
                 break
             return seconds if math.isfinite(seconds) else math.nan
     raise BadInput(place, "the time must be a number with its unit, such as 50ms", value=value, choices=UNITS)

@@ -11,8 +11,8 @@ from ..history.columns import OK
 from ..history.model import History
 from ..models import Quadratic
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from ..workloads.rates import delayed_bound
-from .path import GRADIENT_ERRORS, Path, Training, relative, training_of
+from ..workloads.rates import measured_bound
+from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
 from .witness import MOST
 
 REPLAY = 2e-6
@@ -26,11 +26,12 @@ def converges(history: History) -> Verdict:
     what its worker had read (and, where versions are reported, so is every read of a ps, with the gradients applied
     up to its version). With an optimizer or a schedule the order counts: then versions must be reported, and each
     gradient is one update in their order. On the quadratic with plain SGD, the distance to the optimum is within the
-    bound that holds for any delays up to the largest staleness measured, if one does (see
-    `workloads.rates.delayed_bound`). Whether the loss reached is that of serial training is a question for several
-    seeds: ``psconform run --repeat N`` answers it by an equivalence test.
+    bound for the staleness of each update as it was measured (see `workloads.rates.measured_bound`). Whether the loss
+    reached is that of serial training is a question for several seeds: ``psconform run --repeat N`` answers it by an
+    equivalence test.
 
-    Assumes: float32; every push answered; for the bound, versions, and no gradient sent again.
+    Assumes: float32; a learning rate at which a gradient shows; every push answered; for the bound, versions, and no
+    gradient sent again.
     """
     run = training_of(history)
     again = any((worker.pushes.attempts > 1).any() for worker in history.workers)
@@ -39,16 +40,26 @@ def converges(history: History) -> Verdict:
     gradients, noise, taus, order = _gradients(run)
     if order is None and not run.rule.plain:
         return unknown("nobody knows the order of the updates: it needs versions, and gradients that are sent once")
-    lines, largest = _replayed(run, gradients, noise, order)
+    lines, largest, shows = _replayed(run, gradients, noise, order)
     if lines:
         return violated(lines, largest_deviation=largest)
+    if not shows:
+        problem = "no gradient moves the parameters by more than rounding does, so none would be missed"
+        return unknown(f"{problem}: the learning rate is too small")
+    return _rated(run, taus, order, largest, again=again)
+
+
+def _rated(
+    run: Training, taus: NDArray[np.int64] | None, order: NDArray[np.int64] | None, largest: float, *, again: bool
+) -> Verdict:
+    """The verdict on a run whose updates are those of its gradients; on the quadratic with its rate and a bound."""
     said = f"largest deviation from the updates replayed {largest:.2g}"
     if not isinstance(run.model, Quadratic) or not run.rule.plain:
         return valid(said, largest_deviation=largest)
-    if taus is None:
+    if taus is None or order is None:
         more = "gradients that are sent once" if again else "versions in reads and acknowledgements"
         return valid(f"{said}; the bound on its rate needs {more}", largest_deviation=largest)
-    return _within_bound(run, int(taus.max()), said)
+    return _within_bound(run, taus, order, said)
 
 
 def _no_sum(history: History, *, again: bool) -> str:
@@ -57,6 +68,12 @@ def _no_sum(history: History, *, again: bool) -> str:
         return "a gradient was sent again, and may be applied again: nobody knows the sum"
     if (history.outcomes == 0).any() or (history.outcomes > OK).any():
         return history.incomplete or "a gradient was not accepted: nobody knows the sum"
+    for worker in history.workers:
+        if (worker.pushes.read < 0).any():
+            return f"{worker} pushed before it had read, so nobody knows at what its gradient was computed"
+        missing = [s for s in worker.pushes.step.tolist() if (worker.index, s) not in history.samples]
+        if history.data is not None and missing:
+            return f"no samples recorded for the gradient of {worker}, step {missing[0]}"
     return "" if history.finals else history.no_final
 
 
@@ -89,8 +106,8 @@ def _gradients(run: Training) -> tuple[Path, Path, NDArray[np.int64] | None, NDA
                 and pushes.attempts[row] == 1
                 and pushes.width[row] == told.shape[1] == run.history.layout.ps
             ):
-                versions.append(pushes.versions[row])
-                taus.append(pushes.versions[row] - 1 - told[read])
+                versions.append(pushes.versions[row][: told.shape[1]])  # one that told of more made them all longer
+                taus.append(versions[-1] - 1 - told[read])
     known = len(versions) == len(updates)
     return (
         np.array(updates),
@@ -109,9 +126,14 @@ def _gradient(run: Training, worker: int, step: int, theta: Any) -> Path:
     return np.asarray(run.model.gradient(theta, data.train_x[ids], data.train_y[ids]))
 
 
-def _replayed(run: Training, gradients: Path, noise: Path, order: NDArray[np.int64] | None) -> tuple[list[str], float]:
-    """Compare the final reads, and with versions all others, with the initial parameters less the gradients."""
-    history, largest, lines = run.history, 0.0, list[str]()
+def _replayed(
+    run: Training, gradients: Path, noise: Path, order: NDArray[np.int64] | None
+) -> tuple[list[str], float, bool]:
+    """Compare the final reads, and with versions all others, with the initial parameters less the gradients.
+
+    Returns what is off, the largest deviation, and whether any one gradient would show if it were missing.
+    """
+    history, largest, lines, shows = run.history, 0.0, list[str](), False
     slots = gradients.shape[2]
     start = np.zeros(slots * history.layout.holders)
     start[: run.model.size] = run.start
@@ -122,6 +144,8 @@ def _replayed(run: Training, gradients: Path, noise: Path, order: NDArray[np.int
             by_version = np.argsort(order[:, shard], kind="stable")
             applied, unsure, first = applied[by_version], unsure[by_version], int(order[by_version[0], shard]) - 1
         path, roundings = _applied(run, start[shard], applied, unsure, first)
+        allowed = REPLAY * np.sqrt(len(path)) + roundings
+        shows = shows or largest_share(path, 1) > allowed
         for worker in history.workers:
             reads = worker.reads
             for index in sorted(reads.values):
@@ -133,12 +157,12 @@ def _replayed(run: Training, gradients: Path, noise: Path, order: NDArray[np.int
                 seen = np.asarray(reads.values[index][shard], np.float64)
                 off = relative(seen - path[at], path[at]) if 0 <= at < len(path) else float("inf")
                 largest = max(largest, off)
-                if off > REPLAY * np.sqrt(len(path)) + roundings and len(lines) < MOST:
+                if off > allowed and len(lines) < MOST:
                     lines.append(
                         f"{history.where(worker, index)} read ps:{shard} {off:.2g} off the initial parameters less the "
                         f"{at} gradients applied before"
                     )
-    return lines, largest
+    return lines, largest, shows
 
 
 def _applied(run: Training, start: Path, gradients: Path, noise: Path, first: int) -> tuple[Path, float]:
@@ -161,15 +185,23 @@ def _applied(run: Training, start: Path, gradients: Path, noise: Path, first: in
     return np.array(path), GRADIENT_ERRORS * unsure
 
 
-def _within_bound(run: Training, delay: int, said: str) -> Verdict:
+def _within_bound(run: Training, taus: NDArray[np.int64], order: NDArray[np.int64], said: str) -> Verdict:
+    """The distance from the optimum, and the bound for the staleness of each update, [A, P], as it was measured."""
     model, history = run.model, run.history
     assert isinstance(model, Quadratic)
-    updates = int((history.outcomes == OK).sum())
-    rate = history.workload.learning_rate
-    try:
-        bound = delayed_bound(model, start=run.start, learning_rate=rate, max_delay=delay, updates=updates)[-1]
-    except ValueError as error:
-        return valid(f"{said}; {error}")
+    updates, slots = len(taus), -(-model.size // history.layout.holders)
+    bound = np.concatenate(
+        [
+            measured_bound(
+                model,
+                start=run.start,
+                learning_rate=history.workload.learning_rate,
+                delays=taus[np.argsort(order[:, shard], kind="stable"), shard],
+                coordinates=slice(shard * slots, min((shard + 1) * slots, model.size)),
+            )
+            for shard in range(history.layout.holders)
+        ]
+    )
     lines = []
     reached, first = 0.0, float(np.linalg.norm(run.start - model.optimum))
     for worker, index in history.finals:
@@ -177,12 +209,17 @@ def _within_bound(run: Training, delay: int, said: str) -> Verdict:
         reached = float(np.linalg.norm(off))
         for at in np.flatnonzero(~(off <= bound))[:1]:
             lines.append(
-                f"{worker} in its final read is {off[at]:.3g} from the optimum in coordinate {at}; no order of "
-                f"{updates} updates, at most {delay} old, leaves more than {bound[at]:.3g}"
+                f"{worker} in its final read is {off[at]:.3g} from the optimum in coordinate {at}; {updates} updates "
+                f"with gradients as old as these leave no more than {bound[at]:.3g}"
             )
-    measured, theory = (reached / first) ** (1 / updates), float(np.linalg.norm(bound) / first) ** (1 / updates)
-    stats = {"rate": measured, "bound": theory, "staleness": delay}
-    said += f"; distance x {measured:.5f} per update, the bound for staleness {delay} is {theory:.5f}"
+    with np.errstate(over="ignore"):
+        theory = float(np.linalg.norm(bound) / first) ** (1 / updates)
+    measured, oldest = (reached / first) ** (1 / updates), int(taus.max())
+    stats = {"rate": measured, "bound": theory, "staleness": oldest}
+    said += (
+        f"; distance x {measured:.5f} per update, the bound for gradients as old as these (mean {taus.mean():.1f}, at "
+        f"most {oldest}) is {theory:.5f}" + ("" if theory < 1 else ", which promises nothing")
+    )
     return violated(lines, **stats) if lines else valid(said, **stats)
 
 

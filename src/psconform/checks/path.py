@@ -70,6 +70,16 @@ def serial_path(run: Training, start: Path, steps: int) -> Path:
     return serial_training(run.model, data, batches, start=start, steps=steps, rule=run.rule, delay=delay)
 
 
+def largest_share(path: Path, among: int) -> float:
+    """The most that one of ``among`` gradients of a step moves the parameters by, as a share of their norm.
+
+    Of a path of serial training, float64[steps + 1, size]; 0 if there is none.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        moved = np.linalg.norm(np.diff(path, axis=0), axis=1) / np.linalg.norm(path[:-1], axis=1)
+    return float(np.nanmax(moved, initial=0.0)) / among
+
+
 def is_stable(run: Training, path: Path) -> bool:
     """A nudge of the initial parameters does not grow."""
     direction = np.where(np.arange(run.model.size) % 2 == 0, 1.0, -1.0)

@@ -8,8 +8,8 @@ from ..history.model import FAILED, History
 from ..models import Quadratic
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.rates import rate_delayed
-from ..workloads.serial import drift_tolerance
-from .path import Training, is_stable, relative, serial_path, steps_of, training_of
+from ..workloads.serial import STEP_ERROR, drift_tolerance
+from .path import Training, is_stable, largest_share, relative, serial_path, steps_of, training_of
 from .witness import MOST
 
 
@@ -30,7 +30,8 @@ def follows_serial(history: History) -> Verdict:
     (claims ``delivery`` and ``recovery``): then the path is the serial path however often a part of it was taken back,
     and each read of a round fits, in whichever epoch it was made.
 
-    Assumes: float32; the samples that psconform deals out (R5 judges that they were used).
+    Assumes: float32; the samples that psconform deals out (R5 judges that they were used); a learning rate at which one
+    gradient moves the parameters by more than rounding does.
     """
     if lacks := _lacks(history):
         return not_judged(f"needs {lacks}")
@@ -60,6 +61,11 @@ def follows_serial(history: History) -> Verdict:
         return violated(lines, largest_deviation=largest)
     if not any(worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
+    if (share := largest_share(path, history.layout.workers)) <= STEP_ERROR:
+        problem = (
+            f"one gradient moves the parameters by {share:.1g} of their norm at most, rounding by {STEP_ERROR:.0g}"
+        )
+        return unknown(f"{problem}, so none would be missed: the learning rate is too small")
     said = (
         f"largest deviation from {run.serial} {largest:.2g}" if stable else "training is unstable, so the path drifts"
     )

@@ -30,6 +30,8 @@ BEFORE_PUSH = "before-push"
 PHASES = (BEFORE_PUSH, "after-push")
 """Phases that the probe says by itself, of each step; a trainer may say others."""
 MAX_S = 3600.0
+RESTART_AFTER = "1s"
+"""By default."""
 POISONS = ("nan", "inf")
 """What a poisoned gradient is full of."""
 _PHASE = re.compile(r"[a-z][a-z-]{1,40}")
@@ -93,6 +95,13 @@ class Fault:
         return self.kind != "poison"
 
     @property
+    def outage_s(self) -> float:
+        """How long its task is away, as far as that is a time."""
+        if self.kind == "kill":
+            return self.restart_after_s or 0.0
+        return self.until.after_s - self.when.after_s if self.until is not None else 0.0
+
+    @property
     def where(self) -> str:
         """Who must get there for it to strike: a task, or ``worker`` for whichever comes first (a ps has no steps)."""
         return str(self.task) if self.task.job == "worker" else "worker"
@@ -127,6 +136,8 @@ def parse_faults(
         if not 0 <= again <= MAX_S:
             raise BadInput("--restart-after", f"must be never, or between 0 and {MAX_S:.0f} s", value=restart_after)
     faults = [_fault("kill", text, layout=layout, steps=steps, again=again) for text in _listed("--kill", kill)]
+    if not faults and restart_after not in (None, RESTART_AFTER):
+        raise BadInput("--restart-after", "is for --kill", value=restart_after)
     faults += [_fault("stop", text, layout=layout, steps=steps, again=None) for text in _listed("--stop", stop)]
     faults += [_poison(text, layout=layout, steps=steps) for text in _listed("--poison", poison)]
     for number, fault in enumerate(faults):
@@ -136,7 +147,7 @@ def parse_faults(
 
 
 def _listed(option: str, texts: Iterable[str]) -> list[str]:
-    found = [texts] if isinstance(texts, str) else list(texts)
+    found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
     for text in found:
         if not isinstance(text, str):
             raise BadInput(option, "must be text, such as worker:1@35", value=text)
@@ -155,6 +166,8 @@ def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | N
         if moment is not None and moment.step is not None and moment.step >= steps:
             raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=text)
     if until is not None:
+        if until.phase and until.step is None:
+            raise BadInput(place, "must end at a step or a time", value=text)
         if bool(until.phase) != bool(when.phase):
             raise BadInput(place, "must be from a step to a step, or from a time to a time", value=text)
         if (until.step or 0, until.after_s) <= (when.step or 0, when.after_s):

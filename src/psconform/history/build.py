@@ -69,7 +69,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
     last: dict[Task, AnyEvent] = {}
-    for task, paths in sorted(_event_files(folder, manifest).items()):
+    files = _event_files(folder, manifest)
+    for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):
             file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
@@ -129,7 +130,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=tuple(notes),
     )
-    history = replace(history, gaps=tuple(_gaps(history, manifest, own)))
+    lost = [] if own is None else _lost(own, files)
+    history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
 
 
@@ -204,6 +206,9 @@ def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]
             hint = "Files here are named JOB-INDEX.jsonl, for the tasks of the layout"
             raise Malformed(path, f"is not an event file of layout {manifest.layout.text}", hint=hint)
         life = int(match[3] or 0) if match else 0
+        usual = f"{task.slug}.{life}.jsonl" if life else f"{task.slug}.jsonl"
+        if path.name != usual:
+            raise Malformed(path, "is not named as psconform names it", hint=f"It would be {usual}")
         if life and not manifest.faults:
             raise Malformed(path, "is of a task that was started again, and this run had no faults")
         files.setdefault(task, {})[life] = path
@@ -253,6 +258,18 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     return list(dict.fromkeys(gaps))
 
 
+def _lost(own: EventFile, files: dict[Task, dict[int, Path]]) -> list[str]:
+    """Lives of tasks that have left an event file, as psconform saw when they ended, which is not there any more."""
+    lives: Counter[str] = Counter()
+    lost, there = [], {str(task): found for task, found in files.items()}
+    for event in own.of(Exit):
+        life = lives[event.of]
+        if event.recorded and life not in there.get(event.of, {}):
+            lost.append(f"{event.of}: what it recorded in incarnation {life} is missing")
+        lives[event.of] += 1
+    return lost
+
+
 def how_it_ended(status: int) -> str:
     """An exit status in words."""
     return f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
@@ -260,7 +277,7 @@ def how_it_ended(status: int) -> str:
 
 def _ends(layout: Layout, file: EventFile, said: list[str], *, left: frozenset[Task]) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit)}
-    for task in left:
+    for task in (task for task in left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else ["psconform's own record of the run has no end event"]
     for name, event in exits.items():

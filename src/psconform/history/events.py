@@ -177,6 +177,7 @@ class Exit(Event, tag="exit", frozen=True):
     of: Annotated[str, Meta(description="the task, job:index")]
     status: Annotated[int, Meta(description="exit status; minus the signal number if a signal ended it")]
     stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
+    recorded: Annotated[bool, Meta(description="this life of it has left an event file")] = False
 
 
 class FaultEvent(Event, tag="fault", frozen=True):

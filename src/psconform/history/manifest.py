@@ -110,7 +110,11 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             Malformed: its manifest cannot be read.
         """
         path = folder / "manifest.json"
-        if not path.is_file():
+        try:
+            there = path.is_file()
+        except (OSError, ValueError) as error:
+            raise BadInput(str(folder), f"cannot be a run folder ({error})") from None
+        if not there:
             raise BadInput(str(folder), "is not a run folder: it has no manifest.json")
         try:
             manifest = msgspec.json.decode(path.read_bytes(), type=cls)
@@ -121,6 +125,14 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         steps, most = manifest.workload.steps, MAX_CELLS // manifest.layout.workers
         if not 1 <= steps <= most:
             raise Malformed(path, f"workload.steps must be between 1 and {most}, got {steps}")
+        workers = {str(task) for task in manifest.layout.worker_tasks}
+        for name, pairs in (("slow", manifest.workload.slow), ("batches", manifest.workload.batches)):
+            for task, _ in pairs:
+                if task not in workers:
+                    raise Malformed(path, f"workload.{name} must name workers of {manifest.layout.text}, got {task!r}")
+        for task, number in manifest.workload.batches:
+            if not 1 <= number < steps:
+                raise Malformed(path, f"workload.batches of {task} must be between 1 and {steps - 1}, got {number}")
         return manifest
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,13 @@ def make_plans(target: str, *, out: Path, repeat: int, random_layouts: bool = Fa
 
     With ``random_layouts`` each is drawn by ``drawn``; options are those of ``make_plan``. Raises BadInput.
     """
+    seed = options.pop("seed", 0)
+    for option, number in (("--repeat", repeat), ("--seed", seed)):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise BadInput(option, "must be a whole number", value=number)
     if not 1 <= repeat <= MAX_RUNS:
         raise BadInput("--repeat", f"must be between 1 and {MAX_RUNS}", value=repeat)
     width = max(4, len(str(repeat)))
-    seed = int(options.pop("seed", 0))
     if 0 <= seed <= MAX_SEED < seed + repeat - 1:
         raise BadInput("--seed", f"must leave room for {repeat} seeds up to {MAX_SEED}", value=seed)
     if random_layouts:
@@ -56,6 +60,8 @@ def drawn(
     slowest: int = 0,
     bounded: bool = False,
     replicas: bool = False,
+    fewest_ps: int = 1,
+    last_step: int = 0,
 ) -> dict[str, Any]:
     """Layout, steps, reads and read_every of run ``i``: the same whenever ``seed`` and ``i`` are.
 
@@ -68,18 +74,22 @@ def drawn(
         needs: what the defect needs to show.
         bounded: with --staleness a worker reads at each step.
         replicas: without parameter servers.
-        slowest: the highest index of a worker that is a straggler, and so must be there.
+        slowest: the highest index of a worker that an option names, and which so must be there.
+        fewest_ps: so many ps must be there.
+        last_step: the last step that an option names.
     """
     most = max(WORKERS, needs.workers)
-    least = max(LEAST_STEPS, needs.steps, -(-needs.gradients // most))
+    least = max(LEAST_STEPS, needs.steps, -(-needs.gradients // most), last_step + 1)
     if steps < least:
         raise BadInput("--steps", f"must be at least {least} to draw from with --random-layouts", value=steps)
     fewest = max(needs.workers, slowest + 1, -(-needs.gradients // steps))
     if fewest > most:
-        raise BadInput("--slow", f"--random-layouts draws at most {most} workers", value=f"worker:{slowest}")
+        raise BadInput("--random-layouts", f"draws at most {most} workers", value=f"worker:{slowest}")
+    if fewest_ps > PS:
+        raise BadInput("--random-layouts", f"draws at most {PS} ps", value=f"ps:{fewest_ps - 1}")
     generator = random.Random(f"{seed}:{i}")
     shape = Layout(
-        ps=0 if replicas or needs.all_reduce else generator.randint(needs.ps, max(PS, needs.ps)),
+        ps=0 if replicas or needs.all_reduce else generator.randint(max(needs.ps, fewest_ps), max(PS, needs.ps)),
         workers=generator.randint(fewest, most),
     )
     length = generator.randint(max(least, -(-needs.gradients // shape.workers)), steps)
@@ -92,16 +102,40 @@ def _limits(target: str, options: dict[str, Any]) -> dict[str, Any]:
     needs, local_steps = DEFECTS.get(options.get("defect", ""), Defect("", "")), int(options.get("local_steps", 1))
     if "local_steps" in needs.mode:
         needs = replace(needs, steps=max(needs.steps, local_steps))
+    struck = [text for name in ("kill", "stop", "poison") for text in _listed(options.get(name, ()))]
+    slow, batches = (_listed(options.get(name, ())) for name in ("slow", "batches"))
+    steps = [step for text in struck for step in _steps(text)] + [_number(text.partition("=")[2]) for text in batches]
+    others = 1 if batches or options.get("drop_after") else 0  # beside the one that leaves, or waits for it
     return {
         "update": options.get("update", "sync"),
         "steps": options.get("steps", STEPS),
         "needs": replace(needs, workers=max(needs.workers, int(options.get("quorum", 0)))),
         "bounded": options.get("staleness") is not None,
         "replicas": local_steps > 1 or find_target(target).exchanges == ("all-reduce",),
-        "slowest": _last_straggler((*options.get("slow", ()), *options.get("batches", ()))),
+        "slowest": max(others, *(_index(text, "worker") for text in ("", *slow, *batches, *struck))),
+        "fewest_ps": 1 + max(_index(text, "ps") for text in ("", *struck)),
+        "last_step": max(steps, default=0),
     }
 
 
-def _last_straggler(slow: Sequence[str]) -> int:
-    indices = [text.partition("=")[0].strip().removeprefix("worker:") for text in slow]
-    return max((int(index) for index in indices if index.isdecimal()), default=0)
+def _listed(given: Any) -> list[str]:
+    """The texts of an option; whatever is no text is refused by who reads it."""
+    if isinstance(given, Mapping):
+        return [f"{name}={value}" for name, value in given.items()]
+    return [given] if isinstance(given, str) else [text for text in given if isinstance(text, str)]
+
+
+def _index(text: str, job: str) -> int:
+    """The index of the task of this job with which a text begins; 0 if it does not."""
+    match = re.match(rf"\s*{job}:(\d{{1,4}})\s*[@=]", text)
+    return int(match[1]) if match else 0
+
+
+def _steps(text: str) -> list[int]:
+    """The steps in ``TASK@STEP``, ``TASK@PHASE:STEP..STEP``, ``TASK@STEP=VALUE``."""
+    times = text.partition("@")[2].partition("=")[0].split("..")
+    return [_number(time.rpartition(":")[2]) for time in times]
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"\s*\d{1,9}\s*", text) else 0

@@ -30,6 +30,8 @@ _ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
 _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
+START_PATIENCE_S = 60.0
+"""Until the first acknowledgement nobody is taken for stalled sooner: on a busy machine tasks take long to start."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
 
@@ -125,7 +127,8 @@ class _Execution:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
         self.launcher.stop_all(grace=0.0)  # forget the run before: ports, names
         self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
-        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=self.plan.patience_s)
+        wait_s = self.plan.patience_s + self.plan.outage_s
+        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
         for task in self.layout.tasks:
             self.lives[task] = -1
             self._launch(task)
@@ -168,7 +171,7 @@ class _Execution:
             if self.strikes.pending:
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
-            patience = FAILED_PATIENCE_S if failed else self.plan.patience_s
+            patience = FAILED_PATIENCE_S if failed else self._patience()
             if time.monotonic() - max(moved, healed) > patience:
                 self.stalled = True
                 self.reasons.append(f"stopped: no task made progress for {patience:.0f} s")
@@ -184,6 +187,11 @@ class _Execution:
         late = [str(task) for task in self.launcher.running if self.job(task).exits]
         if late:
             self.reasons.append(f"{', '.join(late)} did not end within {EXIT_PATIENCE_S:.0f} s of the last worker")
+
+    def _patience(self) -> float:
+        """How long no task may make progress, in seconds."""
+        usual = self.plan.patience_s + self.layout.drop_after  # so long nobody moves if one is waited for
+        return usual if self.acked else max(usual, START_PATIENCE_S)
 
     def end(self) -> None:
         """Stop whatever runs and close the record."""
@@ -202,7 +210,8 @@ class _Execution:
     def _note(self, ended: Ended, *, stopped: bool = False) -> None:
         task, struck = ended.task, not stopped and self.strikes.killed(ended.task)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
-        self.log.write("exit", of=str(task), status=ended.status, **({"stopped": True} if stopped else {}))
+        more = {"stopped": stopped, "recorded": self._events_of(task).exists()}
+        self.log.write("exit", of=str(task), status=ended.status, **{name: True for name, said in more.items() if said})
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             if not marker.exists():
@@ -210,6 +219,11 @@ class _Execution:
                 marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+
+    def _events_of(self, task: Task) -> Path:
+        """What the present life of a task records into."""
+        life = self.lives.get(task, 0)
+        return self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
 
     def _last_words(self, task: Task) -> str:
         tail = log_tail(self.folder, task)
@@ -222,8 +236,7 @@ class _Execution:
         """
         grown = False
         for task in self.layout.tasks:
-            life = self.lives.get(task, 0)
-            path = self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
+            path = self._events_of(task)
             before = self.sizes.get(path, 0)
             try:
                 with path.open("rb") as file:

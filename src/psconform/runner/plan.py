@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import BadInput
 from ..faults.fault import Fault, parse_faults
@@ -18,20 +17,26 @@ from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
+from .options import (
+    LEARNING_RATES,
+    USED_BY,
+    check_batches,
+    check_compression,
+    check_phases,
+    check_poison,
+    check_together,
+    check_types,
+    check_used,
+)
 from .seeded import check_leaving, check_recovery
 from .slow import Counted, Spelled, parse_batches, parse_slow
 
 MAX_SEED = 2**31 - 1
+MAX_DIGITS = 18
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
 
-
-LEARNING_RATES = {
-    "digits": {"sgd": 0.1, "momentum": 0.01, "adam": 0.001},
-    "quadratic": {"sgd": 0.02, "momentum": 0.002, "adam": 0.01},
-}
-"""By workload and optimizer; one of momentum acts tenfold in the end."""
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
 the others would fill the disk."""
@@ -39,15 +44,6 @@ MAX_PADDING = 50_000_000
 """Parameters of all ps together; every worker reads them in each step."""
 MAX_BATCH = 1347
 """Training samples of digits."""
-
-USUAL: dict[str, Any] = {"model": "softmax", "batch": 16, "learning_rate": None, "delay": 0, "condition": 10.0}
-USED_BY = {
-    "model": ("digits",),
-    "batch": ("digits",),
-    "learning_rate": ("digits", "quadratic"),
-    "delay": ("digits", "quadratic"),
-    "condition": ("quadratic",),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +64,11 @@ class Plan:
     checkpoint_seconds: float = 0.0
     patience_s: float = PATIENCE_S
     spelled: str = field(default="reference")
+
+    @property
+    def outage_s(self) -> float:
+        """The longest that somebody may be waited for because it was declared so."""
+        return max([self.layout.drop_after, *(fault.outage_s for fault in self.faults)])
 
     @property
     def repeat(self) -> str:
@@ -103,8 +104,9 @@ class Plan:
         if any(fault.kind == "kill" for fault in self.faults):
             again = next(fault.restart_after_s for fault in self.faults if fault.kind == "kill")
             parts += ["--restart-after", "never" if again is None else spell(again)]
-        often = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every or "")
-        parts += ["--checkpoint-every", often] if often else []
+        often = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every)
+        never = any(fault.of_process for fault in self.faults)
+        parts += ["--checkpoint-every", often] if often != "0" or never else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
         return shlex.join(parts)
 
@@ -147,27 +149,16 @@ def make_plan(
     patience_s: float = PATIENCE_S,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
-    for option, text in (
-        ("--update", update),
-        ("--reduction", reduction),
-        ("--rate", rate),
-        ("--replication", replication),
-        ("--optimizer", optimizer),
-        ("--schedule", schedule),
-        ("--defect", defect),
-        ("TARGET", target),
-    ):
-        if not isinstance(text, str):
-            raise BadInput(option, "must be text", value=text)
+    texts = {"--update": update, "--reduction": reduction, "--rate": rate, "--replication": replication}
+    texts |= {"--optimizer": optimizer, "--schedule": schedule, "--defect": defect, "TARGET": target}
+    texts |= {"--workload": workload, "--model": model, "--compression": compression}
+    whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
+    whole |= {"--local-steps": local_steps, "--padding": padding, "--batch": batch, "--delay": delay}
+    whole |= {} if staleness is None else {"--staleness": staleness}
+    numbers = {"--learning-rate": learning_rate, "--condition": condition, "--patience": patience_s}
+    check_types(texts=texts, whole=whole, numbers=numbers)
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
-    whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
-    whole["--local-steps"], whole["--padding"] = local_steps, padding
-    if staleness is not None:
-        whole["--staleness"] = staleness
-    for option, number in whole.items():
-        if not isinstance(number, int):
-            raise BadInput(option, "must be a whole number", value=number)
     shape = (
         layout
         if isinstance(layout, Layout)
@@ -202,8 +193,8 @@ def make_plan(
         "--read-every": (read_every, 1, steps),
         "--patience": (patience_s, 1, 86400),
     }
-    _check_together(shape, workload=workload, read_every=read_every, padding=padding)
-    _check_used(
+    check_together(shape, workload=workload, read_every=read_every, padding=padding)
+    check_used(
         workload,
         {"model": model, "batch": batch, "learning_rate": learning_rate, "delay": delay, "condition": condition},
     )
@@ -219,12 +210,13 @@ def make_plan(
         raise BadInput(
             "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
         )
-    _check_compression(compression, found, workload)
+    check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
     faults = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
-    _check_poison(faults, shape, compression=compression)
-    _check_batches(counted, shape, workload=workload, target=found, faults=faults)
+    check_phases(faults, found)
+    check_poison(faults, shape, compression=compression)
+    check_batches(counted, shape, workload=workload, target=found, faults=faults)
     every, seconds = _interval(checkpoint_every)
     interval = _checked_interval(every, seconds, faults, shape, compression=compression, defect=defect)
     return Plan(
@@ -256,77 +248,10 @@ def make_plan(
     )
 
 
-def _check_together(layout: Layout, *, workload: str, read_every: int, padding: int) -> None:
-    """Options that exclude each other; raises BadInput."""
-    if layout.update == "async" and layout.reduction != Layout().reduction:
-        problem = "is for --update sync: async applies each gradient by itself"
-        raise BadInput("--reduction", problem, value=layout.reduction)
-    if layout.update == "sync" and read_every != 1:
-        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
-    if layout.quorum and workload != "ledger":
-        raise BadInput("--workload", "must be ledger with --quorum", value=workload)
-    if layout.local_steps > 1 and workload != "ledger":
-        raise BadInput("--workload", "must be ledger with --local-steps", value=workload)
-    if layout.all_reduce and workload == "decayed-ledger":
-        raise BadInput("--workload", "needs a ps: a replica has no order of its own", value=workload)
-    if layout.rate != "constant" and workload != "ledger":
-        raise BadInput("--workload", "must be ledger with --rate", value=workload)
-    if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
-        problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
-        raise BadInput("--workload", problem, value=workload)
-    if not layout.plain and workload not in LEARNING_RATES:
-        option, value = ("optimizer", layout.optimizer) if layout.optimizer != "sgd" else ("schedule", layout.schedule)
-        problem = f"must be digits or quadratic with --{option} {value}: a ledger is what plain SGD makes"
-        raise BadInput("--workload", problem, value=workload, choices=LEARNING_RATES)
-    if layout.drop_after and workload in LEARNING_RATES:  # what it trains depends on who was there, and when
-        raise BadInput("--drop-after", f"is not for --workload {workload}", value=spell(layout.drop_after))
-    if padding and workload != "ledger":
-        raise BadInput("--workload", "must be ledger with --padding", value=workload)
-    if padding and layout.all_reduce:
-        raise BadInput("--padding", "needs a ps: it is what a ps holds", value=padding)
-    if layout.staleness is not None and read_every != 1:
-        raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
-
-
-def _check_batches(
-    batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str, target: Target, faults: tuple[Fault, ...]
-) -> None:
-    """Raises BadInput where nobody can tell what a worker without data means, or the workers would not know."""
-    value = " ".join(f"{task}={number}" for task, number in batches)
-    if batches and not target.batches:
-        hint = "If they look at probe.due, say batches = true in its target.toml"
-        raise BadInput("--batches", f"workers of target {target.name} do not heed it", value=value, hint=hint)
-    for with_, excluded in (
-        ("--quorum", bool(layout.quorum)),
-        ("--staleness", layout.staleness is not None),
-        (f"--replication {layout.replication}", layout.replication != "between-graph"),
-        ("replicas, --layout ps=0", layout.all_reduce),
-        (f"--workload {workload}", workload != "ledger"),
-    ):
-        if batches and excluded:
-            raise BadInput("--batches", f"is not for {with_}", value=value)
-    for fault in faults:
-        due = dict(batches).get(str(fault.task))
-        if due is not None and fault.when.step is not None and fault.when.step >= due:
-            raise BadInput(f"--{fault.kind}", f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
-
-
-def _check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
-    """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
-    for fault in (fault for fault in faults if not fault.of_process):
-        if layout.all_reduce:
-            raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
-        if layout.replication == "model-parallel":
-            raise BadInput("--poison", "is not for model-parallel: no gradient is one worker's own", value=str(fault))
-        if compression != "none":
-            problem = "is for --compression none: what is not sent of a NaN is sent later"
-            raise BadInput("--poison", problem, value=str(fault))
-
-
 def _interval(every: int | str | None) -> tuple[int | None, float]:
     """(steps, seconds) between checkpoints, of which one is 0; None: not said. Raises BadInput."""
     place, given = "--checkpoint-every", every
-    if isinstance(every, str) and every.isdecimal():
+    if isinstance(every, str) and every.isdecimal() and len(every) <= MAX_DIGITS:
         every = int(every)
     if isinstance(every, str):
         seconds = parse_seconds(every, place=place)
@@ -367,20 +292,3 @@ def _checked_interval(
     if defect:
         check_recovery(defect, given, interval)
     return interval
-
-
-def _check_used(workload: str, given: dict[str, Any]) -> None:
-    """An option that this workload has no use for would be ignored; raises BadInput."""
-    for name, value in given.items():
-        if value != USUAL[name] and workload not in USED_BY[name]:
-            problem = f"is for --workload {' or '.join(USED_BY[name])}"
-            raise BadInput(f"--{name.replace('_', '-')}", problem, value=value)
-
-
-def _check_compression(compression: str, target: Target, workload: str) -> None:
-    if compression not in target.compressions:
-        problem = f"target {target.name} has no such compression"
-        raise BadInput("--compression", problem, value=compression, choices=target.compressions)
-    if compression != "none" and workload != "dense-ledger":
-        problem = "needs --workload dense-ledger: no other shows what became of each entry"
-        raise BadInput("--compression", problem, value=compression)

@@ -45,7 +45,8 @@ def parse_batches(batches: Counted, *, layout: Layout, steps: int) -> tuple[tupl
         task = _worker(name, layout, place=place, what="short of batches")
         if task in found:
             raise BadInput(place, f"names {task} twice", value=name)
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        short = isinstance(value, str) and value.isdecimal() and len(value) <= 18
+        number = int(value) if short else value
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < steps:
             raise BadInput(place, f"of {task} must be between 1 and {steps - 1}, less than --steps", value=value)
         found[task] = number

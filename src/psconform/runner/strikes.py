@@ -28,6 +28,7 @@ class _State:
     since: float = 0.0
     held: Arrival | None = None  # who waits for it to take effect
     why: str = ""
+    struck: bool = False
 
 
 class Strikes:
@@ -43,7 +44,7 @@ class Strikes:
     ) -> None:
         self._states = [_State(fault) for fault in faults]
         self._launcher, self._control, self._log, self._restart = launcher, control, log, restart
-        self._began = time.monotonic()
+        self._began: float | None = None
 
     @property
     def pending(self) -> bool:
@@ -52,6 +53,9 @@ class Strikes:
 
     def killed(self, task: Task) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
+        for state in self._states:
+            if state.fault.kind == "stop" and state.fault.task == task and state.status in ("struck", "healing"):
+                state.status, state.why = "failed", f": {task} ended while it was stopped"
         for state in self._states:
             if state.status == "striking" and state.fault.kind == "kill" and state.fault.task == task:
                 self._struck(state, "the process ended by signal 9")
@@ -68,23 +72,26 @@ class Strikes:
     def tick(self, *, heard_s: float) -> None:
         """Strike and heal whatever is due; ``heard_s``: seconds since any task recorded anything."""
         now = time.monotonic()
+        if self._began is None:
+            self._began = now  # all tasks have been started: nobody looks before
+        since = now - self._began
         for arrival in self._control.arrivals():
             self._arrived(arrival)
         for state in self._states:
             fault = state.fault
-            if state.status == "waiting" and not fault.when.phase and now - self._began >= fault.when.after_s:
+            if state.status == "waiting" and not fault.when.phase and since >= fault.when.after_s:
                 self._strike(state, None)
             elif state.status == "striking":
                 self._watch(state, now)
             elif state.status == "healing":
-                if self._launcher.state(fault.task) != "T":
+                if self._launcher.state(fault.task) not in ("T", ""):  # none: its end will be told of
                     self._healed(state, "it goes on")
             elif state.status == "struck" and fault.kind == "kill" and fault.restart_after_s is not None:
                 if now - state.since >= fault.restart_after_s:
                     self._restart(fault.task)
                     self._healed(state, "started again")
             elif state.status == "struck" and fault.kind == "stop" and fault.until is not None:
-                due = not fault.until.phase and now - self._began >= fault.until.after_s
+                due = not fault.until.phase and since >= fault.until.after_s
                 if due or (fault.until.phase and heard_s > STANDSTILL_S and now - state.since > STANDSTILL_S):
                     self._continue(state)
 
@@ -95,6 +102,8 @@ class Strikes:
             name = f"fault {state.fault.kind} {state.fault}"
             if state.status == "waiting":
                 lines.append(f"{name} never struck: training did not get there")
+            elif state.status == "failed" and state.struck:
+                lines.append(f"{name} was not healed{state.why}")
             elif state.status in ("striking", "failed"):
                 lines.append(f"{name} was not seen to take effect{state.why}")
             elif state.status in ("struck", "healing") and _heals(state.fault):
@@ -129,7 +138,7 @@ class Strikes:
             self._let_go(state)
 
     def _struck(self, state: _State, evidence: str) -> None:
-        state.status, state.since = "struck", time.monotonic()
+        state.status, state.struck, state.since = "struck", True, time.monotonic()
         self._write(state.fault, on=True, evidence=evidence)
         self._let_go(state)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..anomalies import Anomaly, find_anomalies
 from ..checks import CHECKS, judge_history
 from ..history.build import load_history, outcome_counts
@@ -70,7 +72,7 @@ def judge_folder(folder: Path) -> Judged:
     manifest = Manifest.read(folder)
     history = load_history(folder, manifest)
     if manifest.workload.name == "decayed-ledger":
-        history = dataclasses.replace(history, plain=_plain(folder / PLAIN))
+        history = dataclasses.replace(history, plain=_plain(folder / PLAIN, manifest))
     if manifest.layout.replication != "between-graph" and not manifest.workload.is_ledger:
         history = dataclasses.replace(history, twin=_twin(folder / TWIN, manifest))
     curves = _curves(history)
@@ -80,7 +82,7 @@ def judge_folder(folder: Path) -> Judged:
     )
 
 
-def _plain(folder: Path) -> str | None:
+def _plain(folder: Path, manifest: Manifest) -> str | None:
     """What is wrong with the plain ledger beside a decayed one; empty: nothing; None: there is none.
 
     Only what a decayed ledger cannot show itself counts: amounts, weights, initialisation. A wrong order, say, shows in
@@ -88,6 +90,10 @@ def _plain(folder: Path) -> str | None:
     """
     if not folder.is_dir():
         return None
+    plain = Manifest.read(folder)
+    same = msgspec.structs.replace(manifest.workload, name="ledger")
+    if (plain.layout, plain.workload, plain.claims) != (manifest.layout, same, manifest.claims):
+        return "it is a run of another set-up"
     amounts = {check.name for check in CHECKS if "decayed-ledger" not in check.workloads}
     found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
     verdicts = [v for v in found if v.status in ("violated", "unknown")]

@@ -16,7 +16,14 @@ from .target import OPTIONS, Job, Target
 from .toml import load_target
 
 _MODULE = "psconform.reference_impl"
+PHASES = dict.fromkeys(("initialising", "checkpointing", "restoring"), "worker:0")
 RECOVERS = {"recovery": "checkpoint", "liveness": "progress"}
+
+
+def _phases_of(defect: str) -> list[str]:
+    """Phases that a trainer with this bug says beside those of any."""
+    found = [kill.partition("@")[2].partition(":")[0] for kill in DEFECTS[defect].kill] if defect else []
+    return [phase for phase in found if phase not in PHASES and not phase.isdecimal()]
 
 
 def _unit(layout: Layout) -> float:
@@ -65,6 +72,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
         batches=True,
+        phases=PHASES | dict.fromkeys(_phases_of(defect), "worker"),
     )
 
 

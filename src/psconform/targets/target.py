@@ -73,7 +73,8 @@ class Target:
     ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
     ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
     it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both. ``batches``: its
-    workers look up in ``probe.due`` how many steps they have data for.
+    workers look up in ``probe.due`` how many steps they have data for. ``phases`` are those that its tasks say with
+    ``probe.at``, each with who does, a task or a job; None: not known.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Target:
     exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
     batches: bool = False
+    phases: Mapping[str, str] | None = None
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

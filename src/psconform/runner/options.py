@@ -1,0 +1,135 @@
+"""Options of a run that exclude each other, or that something else has to go with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadInput
+from ..faults.fault import PHASES, Fault
+from ..layout import Layout
+from ..targets.target import Target
+from ..times import spell
+
+LEARNING_RATES = {
+    "digits": {"sgd": 0.1, "momentum": 0.01, "adam": 0.001},
+    "quadratic": {"sgd": 0.02, "momentum": 0.002, "adam": 0.01},
+}
+"""By workload and optimizer; one of momentum acts tenfold in the end."""
+USUAL: dict[str, Any] = {"model": "softmax", "batch": 16, "learning_rate": None, "delay": 0, "condition": 10.0}
+USED_BY = {
+    "model": ("digits",),
+    "batch": ("digits",),
+    "learning_rate": ("digits", "quadratic"),
+    "delay": ("digits", "quadratic"),
+    "condition": ("quadratic",),
+}
+
+
+def check_types(*, texts: dict[str, Any], whole: dict[str, Any], numbers: dict[str, Any]) -> None:
+    """Values by option, as a caller of the API may give them; of numbers None is one, too. Raises BadInput."""
+    for option, value in texts.items():
+        if not isinstance(value, str):
+            raise BadInput(option, "must be text", value=value)
+    for option, value in whole.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadInput(option, "must be a whole number", value=value)
+    for option, value in numbers.items():
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise BadInput(option, "must be a number", value=value)
+
+
+def check_together(layout: Layout, *, workload: str, read_every: int, padding: int) -> None:
+    """Options that exclude each other; raises BadInput."""
+    if layout.update == "async" and layout.reduction != Layout().reduction:
+        problem = "is for --update sync: async applies each gradient by itself"
+        raise BadInput("--reduction", problem, value=layout.reduction)
+    if layout.update == "sync" and read_every != 1:
+        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
+    if layout.quorum and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --quorum", value=workload)
+    if layout.local_steps > 1 and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --local-steps", value=workload)
+    if layout.all_reduce and workload == "decayed-ledger":
+        raise BadInput("--workload", "needs a ps: a replica has no order of its own", value=workload)
+    if layout.rate != "constant" and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --rate", value=workload)
+    if layout.replication == "model-parallel" and workload not in ("digits", "quadratic"):
+        problem = "must be digits or quadratic with --replication model-parallel: a ledger has no model to cut"
+        raise BadInput("--workload", problem, value=workload)
+    if not layout.plain and workload not in LEARNING_RATES:
+        option, value = ("optimizer", layout.optimizer) if layout.optimizer != "sgd" else ("schedule", layout.schedule)
+        problem = f"must be digits or quadratic with --{option} {value}: a ledger is what plain SGD makes"
+        raise BadInput("--workload", problem, value=workload, choices=LEARNING_RATES)
+    if layout.drop_after and workload in LEARNING_RATES:  # what it trains depends on who was there, and when
+        raise BadInput("--drop-after", f"is not for --workload {workload}", value=spell(layout.drop_after))
+    if padding and workload != "ledger":
+        raise BadInput("--workload", "must be ledger with --padding", value=workload)
+    if padding and layout.all_reduce:
+        raise BadInput("--padding", "needs a ps: it is what a ps holds", value=padding)
+    if layout.staleness is not None and read_every != 1:
+        raise BadInput("--read-every", "must be 1 with --staleness: the bound is kept by reading", value=read_every)
+
+
+def check_batches(
+    batches: tuple[tuple[str, int], ...], layout: Layout, *, workload: str, target: Target, faults: tuple[Fault, ...]
+) -> None:
+    """Raises BadInput where nobody can tell what a worker without data means, or the workers would not know."""
+    value = " ".join(f"{task}={number}" for task, number in batches)
+    if batches and not target.batches:
+        hint = "If they look at probe.due, say batches = true in its target.toml"
+        raise BadInput("--batches", f"workers of target {target.name} do not heed it", value=value, hint=hint)
+    for with_, excluded in (
+        ("--quorum", bool(layout.quorum)),
+        ("--staleness", layout.staleness is not None),
+        (f"--replication {layout.replication}", layout.replication != "between-graph"),
+        ("replicas, --layout ps=0", layout.all_reduce),
+        (f"--workload {workload}", workload != "ledger"),
+    ):
+        if batches and excluded:
+            raise BadInput("--batches", f"is not for {with_}", value=value)
+    for fault in faults:
+        due = dict(batches).get(str(fault.task))
+        if due is not None and fault.when.step is not None and fault.when.step >= due:
+            raise BadInput(f"--{fault.kind}", f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
+
+
+def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
+    """Raises BadInput where a fault would wait for a phase that nobody is going to say."""
+    for fault in faults:
+        for when in (fault.when, fault.until):
+            if target.phases is None or when is None or when.phase in ("", *PHASES):
+                continue
+            place, who = f"--{fault.kind}", target.phases.get(when.phase)
+            if who is None:
+                raise BadInput(place, "unknown phase", value=when.phase, choices=(*PHASES, *target.phases))
+            if fault.where not in ("worker", who) and fault.task.job != who:
+                raise BadInput(place, f"{when.phase} is said by {who}", value=str(fault))
+
+
+def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
+    """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
+    for fault in (fault for fault in faults if not fault.of_process):
+        if layout.all_reduce:
+            raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
+        if layout.replication == "model-parallel":
+            raise BadInput("--poison", "is not for model-parallel: no gradient is one worker's own", value=str(fault))
+        if compression != "none":
+            problem = "is for --compression none: what is not sent of a NaN is sent later"
+            raise BadInput("--poison", problem, value=str(fault))
+
+
+def check_used(workload: str, given: dict[str, Any]) -> None:
+    """An option that this workload has no use for would be ignored; raises BadInput."""
+    for name, value in given.items():
+        if value != USUAL[name] and workload not in USED_BY[name]:
+            problem = f"is for --workload {' or '.join(USED_BY[name])}"
+            raise BadInput(f"--{name.replace('_', '-')}", problem, value=value)
+
+
+def check_compression(compression: str, target: Target, workload: str) -> None:
+    if compression not in target.compressions:
+        problem = f"target {target.name} has no such compression"
+        raise BadInput("--compression", problem, value=compression, choices=target.compressions)
+    if compression != "none" and workload != "dense-ledger":
+        problem = "needs --workload dense-ledger: no other shows what became of each entry"
+        raise BadInput("--compression", problem, value=compression)
