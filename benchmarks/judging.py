@@ -168,7 +168,11 @@ def main() -> None:
     if options.write:
         command = f"python benchmarks/judging.py --repeat {options.repeat}"
         head = f"# Speed of judging\n\nMeasured on {time.strftime('%Y-%m-%d')} with `{command}`"
-        options.write.write_text(f"{head}: {SHARDS} shards, one core.\n\n{text}\n", encoding="utf-8")
+        what = (
+            f"{SHARDS} shards, one core. Seconds are CPU time,\nfrom the files (in memory, as they were just written) "
+        )
+        what += "to the verdicts, without the start of Python."
+        options.write.write_text(f"{head}: {what}\n\n{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
