@@ -55,6 +55,14 @@ def test_a_learning_rate_at_which_nothing_shows_is_no_proof(tmp_path, update, wo
 
 
 @pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_ps_that_holds_nothing_shows_nothing(tmp_path, update):
+    """100 parameters on 64 ps, two on each: the last 14 hold zeros that nobody changes."""
+    options = {"workload": "quadratic", "training": {"learning_rate": 0.02}}
+    judged = Trainer(update=update, workers=2, shards=tuple(range(64)), steps=3, **options).judge(tmp_path / "run")
+    assert verdict(judged, "C1" if update == "sync" else "C2").status == "valid"
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
 @pytest.mark.parametrize("rate", [1e-3, 1e-2, 0.1])
 def test_at_others_a_healthy_run_is_valid_and_one_gradient_is_missed(tmp_path, update, rate):
     assert trained(Trainer, tmp_path / "healthy", update, rate).status == "valid"

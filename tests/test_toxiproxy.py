@@ -264,6 +264,21 @@ class TestWhereItComesFrom:
         assert server.PACKAGE in (tmp_path / "log").read_text()
         assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
 
+    @pytest.mark.parametrize("copies", [True, False])
+    def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(self, tmp_path, monkeypatch, copies):
+        program = f'printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$3"' if copies else "echo no space >&2; exit 1"
+        script = f'echo "$1 $2" >> {tmp_path}/log; case $1 in rm) exit 0;; cp) {program};; esac'
+        self.program(tmp_path / "bin" / "docker", script)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        self.program(tmp_path / "bin" / "go", "exit 1")
+        search = server.set_up(releases="http://127.0.0.1:9")
+        if copies:
+            assert search.found.how == "docker"
+        else:
+            assert dict(search.closed)["docker"] == "docker cp failed: no space"
+        said = (tmp_path / "log").read_text().splitlines()
+        assert [line.split()[0] for line in said] == ["rm", "create", "cp", "rm"]
+
     def test_a_release_is_taken_if_it_is_what_it_was(self, tmp_path, monkeypatch):
         data = archive(f"#!/bin/sh\necho {server.VERSION}\n")
         name = f"linux_{ {'x86_64': 'amd64', 'aarch64': 'arm64'}[platform.machine()] }"

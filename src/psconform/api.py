@@ -13,6 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from .anomalies import Anomaly
+from .faults.fault import RESTART_AFTER
 from .history.manifest import STEPS
 from .report.text import explain, table
 from .runner.execute import Notify
@@ -121,7 +122,7 @@ def judge(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     poison: str | Iterable[str] = (),
-    restart_after: str | float | None = "1s",
+    restart_after: str | float | None = RESTART_AFTER,
     checkpoint_every: int | str | None = None,
     out: str | Path | None = None,
     patience_s: float = 60.0,

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from .errors import BadInput, PsconformError
+from .faults.fault import RESTART_AFTER
 from .history.manifest import STEPS
 from .report.listing import LISTS, print_rows
 from .report.progress import show_progress
@@ -110,13 +111,15 @@ def run(
         list[str] | None,
         typer.Option(metavar="TASK@STEP", help="A gradient full of NaN, or of Inf: worker:1@20, worker:1@20=inf."),
     ] = None,
-    restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = "1s",
+    restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = RESTART_AFTER,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(metavar="N|TIME", help="Steps of the chief, or 500ms; default 50 with faults, else 0: never."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds without progress after which a run is stopped.")] = 60.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without progress that end a run; 60 at least until a step is done.")
+    ] = 60.0,
     repeat: Annotated[
         int | None, typer.Option(metavar="N", help="Run N times, with the seeds seed, seed + 1, ..., and sum up.")
     ] = None,

@@ -215,7 +215,7 @@ def _within_bound(run: Training, taus: NDArray[np.int64], order: NDArray[np.int6
     with np.errstate(over="ignore"):
         theory = float(np.linalg.norm(bound) / first) ** (1 / updates)
     measured, oldest = (reached / first) ** (1 / updates), int(taus.max())
-    stats = {"rate": measured, "bound": theory, "staleness": oldest}
+    stats = {"rate": measured, "staleness": oldest, **({"bound": theory} if np.isfinite(theory) else {})}
     said += (
         f"; distance x {measured:.5f} per update, the bound for gradients as old as these (mean {taus.mean():.1f}, at "
         f"most {oldest}) is {theory:.5f}" + ("" if theory < 1 else ", which promises nothing")

@@ -23,7 +23,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -34,6 +34,8 @@ VERSION = "2.12.0"
 """What is set up, and the oldest that is taken: what psconform relies on was measured with it."""
 PACKAGE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{VERSION}"
 IMAGE = f"ghcr.io/shopify/toxiproxy:{VERSION}"
+CONTAINER = f"psconform-toxiproxy-{VERSION}"
+"""It is never started: the program is copied out of it."""
 RELEASES = "https://github.com/Shopify/toxiproxy/releases/download"
 SHA256 = {
     "linux_amd64": "65e042d3fc2290c099527bc506446a6fd863a09f113b8944b636ece70221c2b3",
@@ -200,11 +202,14 @@ def _copy() -> Found:
     if tool is None:
         raise Closed("there is no docker")
     with _workshop() as folder:
-        container = _run([tool, "create", IMAGE], seconds=PULL_S).splitlines()[-1]
+        remove = [tool, "rm", "-f", CONTAINER]
+        with suppress(Closed):
+            _run(remove, seconds=CALL_S)  # that of a psconform that was killed
+        _run([tool, "create", "--name", CONTAINER, IMAGE], seconds=PULL_S)
         try:  # the program is statically linked, so it runs outside of the image
-            _run([tool, "cp", f"{container}:/toxiproxy", str(folder / "server")], seconds=CALL_S)
+            _run([tool, "cp", f"{CONTAINER}:/toxiproxy", str(folder / "server")], seconds=CALL_S)
         finally:
-            _run([tool, "rm", "-f", container], seconds=CALL_S)
+            _run(remove, seconds=CALL_S)
         return _keep(folder / "server", "docker")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BadInput
-from ..faults.fault import Fault, parse_faults
+from ..faults.fault import RESTART_AFTER, Fault, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..layout import Layout
 from ..targets.defects import DEFECTS
@@ -29,10 +29,9 @@ from .options import (
     check_used,
 )
 from .seeded import check_leaving, check_recovery
-from .slow import Counted, Spelled, parse_batches, parse_slow
+from .slow import MAX_DIGITS, Counted, Spelled, parse_batches, parse_slow
 
 MAX_SEED = 2**31 - 1
-MAX_DIGITS = 18
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
@@ -144,7 +143,7 @@ def make_plan(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     poison: str | Iterable[str] = (),
-    restart_after: str | float | None = "1s",
+    restart_after: str | float | None = RESTART_AFTER,
     checkpoint_every: int | str | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Plan:

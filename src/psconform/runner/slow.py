@@ -9,6 +9,8 @@ from ..layout import Layout, Task
 from ..times import parse_seconds
 
 MAX_S = 60.0
+MAX_DIGITS = 18
+"""Of a whole number: Python refuses to read one of some thousand."""
 _PLACE = "--slow"
 
 Slow = tuple[tuple[str, float], ...]
@@ -45,7 +47,7 @@ def parse_batches(batches: Counted, *, layout: Layout, steps: int) -> tuple[tupl
         task = _worker(name, layout, place=place, what="short of batches")
         if task in found:
             raise BadInput(place, f"names {task} twice", value=name)
-        short = isinstance(value, str) and value.isdecimal() and len(value) <= 18
+        short = isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS
         number = int(value) if short else value
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < steps:
             raise BadInput(place, f"of {task} must be between 1 and {steps - 1}, less than --steps", value=value)
