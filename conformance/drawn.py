@@ -121,6 +121,12 @@ def recovers(update: str) -> pytest.MarkDecorator:
     )
 
 
+def says(phase: str) -> pytest.MarkDecorator:
+    """Nobody can strike at a phase that a target never says (a target.toml does not tell)."""
+    lacks = phase not in (find_target(chosen.target).phases or {})
+    return pytest.mark.skipif(lacks, reason=f"the target does not say when it is {phase}")
+
+
 def must_hold(judge: Judge, example: Example) -> Run:
     """Run one cluster: every claimed guarantee must be valid, and a second look at the stored run must agree."""
     run = judge(

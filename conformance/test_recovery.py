@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import chosen, suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs, recovers
+from .drawn import Example, Judge, examples, must_hold, needs, recovers, says
 
 STEPS = 40
 PHASES = ("", "after-push:")
@@ -20,9 +20,18 @@ LARGE = 20_000_000
 
 @st.composite
 def killed(
-    draw: st.DrawFn, update: str, *, jobs: tuple[str, ...] = ("ps", "worker"), most: int = 2, padding: int = 0
+    draw: st.DrawFn,
+    update: str,
+    *,
+    jobs: tuple[str, ...] = ("ps", "worker"),
+    most: int = 2,
+    padding: int = 0,
+    restoring: bool = False,
 ) -> Example:
-    """A cluster, and up to ``most`` different tasks that are killed in it, at a step or a phase of the chief's."""
+    """A cluster, and up to ``most`` different tasks that are killed in it, at a step or a phase of the chief's.
+
+    With ``restoring`` the first is a ps, at a step, and there is a second one: the chief, or a ps, during the restore.
+    """
     shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 3), steps=st.just(STEPS)))
     shape = replace(shape, steps=STEPS // 2) if padding else shape
     counts = {"ps": shape.ps, "worker": shape.workers}
@@ -34,6 +43,10 @@ def killed(
     for victim in victims:
         chiefs = chosen.target == "reference" and (victim == "worker:0" or victim.startswith("ps"))  # who says them
         kill.append(f"{victim}@{draw(step | phase if chiefs else step)}")
+    if restoring:
+        lost = draw(st.integers(0, shape.ps - 1))
+        chief = ["worker:0", *(f"ps:{index}" for index in range(shape.ps) if index != lost)]
+        kill = [f"ps:{lost}@{draw(step)}", f"{draw(st.sampled_from(chief))}@restoring"]
     options: dict[str, Any] = {"kill": tuple(kill), "restart_after": "0s", "checkpoint_every": draw(st.integers(3, 15))}
     options |= {"padding": padding // shape.ps} if padding else {}
     return replace(shape, mode=tuple(options.items()))
@@ -63,6 +76,16 @@ def test_sync_ends_exactly_once(judge: Judge, example: Example) -> None:
 @given(example=killed("async", jobs=("ps",), most=3))
 def test_all_servers_may_be_lost(judge: Judge, example: Example) -> None:
     """R3, R4: what is restored is one cut, however many of them are empty."""
+    must_hold(judge, example)
+
+
+@needs("async")
+@recovers("async")
+@says("restoring")
+@suite_settings(quick=1, ci=1, nightly=20)
+@given(example=killed("async", restoring=True))
+def test_a_restore_may_be_broken_off(judge: Judge, example: Example) -> None:
+    """R3, R4, R6: whoever dies in a restore, it is made again, as a whole."""
     must_hold(judge, example)
 
 
