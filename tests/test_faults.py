@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from psconform.api import check
 from psconform.errors import BadInput
 from psconform.faults.control import Control
-from psconform.faults.fault import When, parse_faults
+from psconform.faults.short import parse_faults
+from psconform.faults.when import When
 from psconform.layout import Layout
 from psconform.probe import CONTROL, Probe
 from psconform.runner.plan import make_plan

@@ -13,7 +13,7 @@ from psconform.reference_impl import recoverable, shard
 from psconform.checks import judge_history
 from psconform.checks.leaving import leaves_as_declared
 from psconform.errors import BadInput, Malformed
-from psconform.faults.fault import parse_faults
+from psconform.faults.short import parse_faults
 from psconform.history.manifest import Workload
 from psconform.history.model import Absence, Mark, Struck
 from psconform.layout import UPDATES, Layout, Task
@@ -28,7 +28,7 @@ from .test_checks_recovery import statuses, violated, witness
 
 STEPS, T = 40, 2.0
 LEAVER = Task("worker", 1)
-KILLED = Struck("kill", LEAVER, "20", "the process ended by signal 9", "")
+KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "")
 
 
 @pytest.mark.parametrize(

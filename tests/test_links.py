@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from psconform.faults.links import Links
+from psconform.faults.links import HOUR_MS, Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
 from psconform.runner.network import serve
@@ -85,23 +85,27 @@ def cluster(tmp_path_factory):
         yield links, tasks
 
 
+def heal(links):
+    links.undelay("stall", [Link(WORKER, PS), Link(PS, WORKER)])
+
+
 @pytest.fixture
 def tasks(cluster):
     links, tasks = cluster
     yield links, tasks, *tasks.seen()
-    links.heal()
+    heal(links)
 
 
 @pytest.mark.psconform
 @pytest.mark.parametrize("order", ["add", "push"])
 def test_what_a_worker_asks_of_a_ps_is_held_back_on_the_way_there(tasks, order):
     links, tasks, counter, pushes = tasks
-    links.stall([Link(WORKER, PS)])
+    links.delay("stall", [Link(WORKER, PS)], HOUR_MS)
     tasks.tell(WORKER, order)
     assert tasks.answer(WORKER, SOON_S) is None
     assert tasks.seen() == (counter, pushes), "it came through"
     assert tasks.ask(OBSERVER, "add") == "add", "the other worker is cut off, too"
-    links.heal()
+    heal(links)
     assert tasks.answer(WORKER) == order
     assert tasks.seen() == (counter + 1 + (order == "add"), pushes + (order == "push"))
 
@@ -109,11 +113,11 @@ def test_what_a_worker_asks_of_a_ps_is_held_back_on_the_way_there(tasks, order):
 @pytest.mark.psconform
 def test_what_a_ps_answers_is_held_back_on_the_way_back_and_was_done(tasks):
     links, tasks, counter, pushes = tasks
-    links.stall([Link(PS, WORKER)])
+    links.delay("stall", [Link(PS, WORKER)], HOUR_MS)
     tasks.tell(WORKER, "add")
     tasks.seen_at_last((counter + 1, pushes))
     assert tasks.answer(WORKER, SOON_S) is None, "it was answered"
-    links.heal()
+    heal(links)
     assert tasks.answer(WORKER) == "add"
     assert tasks.seen() == (counter + 1, pushes)
 
@@ -124,11 +128,11 @@ def test_a_gradient_is_held_back_on_the_way_there_though_the_ps_has_dialled(task
     links, tasks, counter, pushes = tasks
     name, stream = links.streams(Link(WORKER, PS))[1]
     assert stream == "downstream"
-    links.server.change(name, "stall-downstream", latency=3_600_000)  # nothing but what the ps has dialled
+    links.server.change(name, "delay-downstream", latency=3_600_000)  # nothing but what the ps has dialled
     tasks.tell(WORKER, "push")
     assert tasks.answer(WORKER, SOON_S) is None
     assert tasks.seen() == (counter, pushes)
     assert tasks.ask(OBSERVER, "push") == "push", "the other worker is cut off, too"
-    links.server.change(name, "stall-downstream", latency=0)
+    links.server.change(name, "delay-downstream", latency=0)
     assert tasks.answer(WORKER) == "push"
     assert tasks.seen() == (counter, pushes + 2)

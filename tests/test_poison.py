@@ -13,7 +13,7 @@ import pytest
 
 from psconform.checks.training import finite_parameters
 from psconform.errors import BadInput, Malformed
-from psconform.faults.fault import parse_faults
+from psconform.faults.short import parse_faults
 from psconform.layout import Layout
 from psconform.probe import Probe
 from psconform.report.text import explain
@@ -43,7 +43,7 @@ def parsed(poison):
 )
 def test_spelling(text, value, again):
     (fault,) = parsed([text])
-    assert (fault.kind, fault.value, str(fault), fault.of_process) == ("poison", value, again, False)
+    assert (fault.kind, fault.value, str(fault), fault.outside) == ("poison", value, again, False)
     assert parsed([str(fault)]) == (fault,)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults import server
-from psconform.faults.links import Links
+from psconform.faults.links import HOUR_MS, Links
 from psconform.faults.toxiproxy import Toxiproxy
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
@@ -83,13 +83,13 @@ def test_a_stalled_link_holds_back_exactly_its_direction_and_loses_nothing(pair,
     links, near, far = pair
     link = Link(WORKERS[1], PS) if outward else Link(PS, WORKERS[1])
     here, there = (near, far) if outward else (far, near)
-    links.stall([link])
+    links.delay("stall", [link], HOUR_MS)
     here.sendall(b"held ")
     there.sendall(b"passes")
     assert heard(here, LONG_S) == b"passes"
     assert heard(there, SOON_S) == b""
     here.sendall(b"back")
-    links.heal()
+    links.undelay("stall", [link])
     got = b""
     while len(got) < 9:
         got += heard(there, LONG_S)
@@ -100,36 +100,63 @@ def test_a_stalled_link_holds_back_exactly_its_direction_and_loses_nothing(pair,
 
 def test_other_pairs_are_left_alone(pair, listener):
     links, _, _ = pair
-    links.stall([Link(WORKERS[1], PS), Link(PS, WORKERS[1])])
+    links.delay("stall", [Link(WORKERS[1], PS), Link(PS, WORKERS[1])], HOUR_MS)
     with dial(links.addresses_of(WORKERS[0])[PS]) as near:
         far, _ = listener.accept()
         with far:
             near.sendall(b"push")
             assert heard(far, LONG_S) == b"push"
-    assert links.stalled == {Link(WORKERS[1], PS), Link(PS, WORKERS[1])}
-    links.heal([Link(PS, WORKERS[1])])
-    assert links.stalled == {Link(WORKERS[1], PS)}
+
+
+def test_a_link_is_as_late_as_its_longest_delay(pair):
+    """Faults overlap: the end of one must not heal the other."""
+    links, near, far = pair
+    link = Link(WORKERS[1], PS)
+    links.delay("stall", [link], HOUR_MS)
+    links.delay("latency", [link], 1)
+    links.undelay("latency", [link])
+    near.sendall(b"push")
+    assert heard(far, SOON_S) == b""
+    assert links.as_told([link])
+    links.delay("latency", [link], 1)
+    links.undelay("stall", [link])
+    assert heard(far, LONG_S) == b"push"
+
+
+@pytest.mark.parametrize("name", ["delay", "toxic", "refuse"])
+def test_what_the_server_says_otherwise_is_not_as_told(pair, name):
+    links, _, _ = pair
+    link = Link(WORKERS[1], PS)
+    (there, stream), _ = links.streams(link)
+    assert links.as_told([link])
+    if name == "delay":
+        links.server.change(there, "delay-upstream", latency=5)
+    elif name == "toxic":
+        links.server.add(there, "more", "bandwidth", stream, rate=5)
+    else:
+        links.server.enable(there, on=False)
+    assert not links.as_told([link])
 
 
 def test_a_connection_made_during_a_stall_is_held_back_too(pair, listener):
     links, _, _ = pair
-    links.stall([Link(WORKERS[1], PS)])
+    links.delay("stall", [Link(WORKERS[1], PS)], HOUR_MS)
     with dial(links.addresses_of(WORKERS[1])[PS]) as near:
         far, _ = listener.accept()
         with far:
             near.sendall(b"push")
             assert heard(far, SOON_S) == b""
-            links.heal()
+            links.undelay("stall", [Link(WORKERS[1], PS)])
             assert heard(far, LONG_S) == b"push"
 
 
 def test_what_is_refused_is_refused_and_taken_again(pair, listener):
     links, near, _ = pair
-    links.refuse(WORKERS[1], PS)
+    links.refuse("refuse", [Link(WORKERS[1], PS)])
     assert heard(near, LONG_S) == b""  # the end of the stream, not a time-out
     with pytest.raises(ConnectionRefusedError):
         dial(links.addresses_of(WORKERS[1])[PS])
-    links.refuse(WORKERS[1], PS, on=False)
+    links.refuse("refuse", [Link(WORKERS[1], PS)], on=False)
     with dial(links.addresses_of(WORKERS[1])[PS]):
         listener.accept()[0].close()
 
@@ -139,7 +166,7 @@ def test_with_one_address_for_all_no_link_is_broken_alone(toxiproxy, listener):
     with Links(toxiproxy, "shared", addresses, shared=True) as links:
         assert links.addresses_of(WORKERS[0])[PS] == links.addresses_of(WORKERS[1])[PS]
         with pytest.raises(PsconformError, match="share one cluster spec"):
-            links.stall([Link(WORKERS[0], PS)])
+            links.delay("stall", [Link(WORKERS[0], PS)], HOUR_MS)
     assert toxiproxy.proxies() == {}
 
 
@@ -147,7 +174,7 @@ def test_proxies_of_others_are_left_alone(toxiproxy, listener):
     mine = toxiproxy.create("theirs", upstream=address(listener))
     try:
         with Links(toxiproxy, "test", {PS: address(listener), WORKERS[0]: "127.0.0.1:9"}) as links:
-            links.stall([Link(WORKERS[0], PS)])
+            links.delay("stall", [Link(WORKERS[0], PS)], HOUR_MS)
         assert toxiproxy.proxies() == {"theirs": mine}
     finally:
         toxiproxy.delete("theirs")

@@ -13,7 +13,7 @@ from typing import Any
 from rich.text import Text
 
 from .anomalies import Anomaly
-from .faults.fault import RESTART_AFTER
+from .faults.short import RESTART_AFTER
 from .history.manifest import STEPS
 from .report.text import explain, table
 from .runner.execute import Notify
@@ -122,6 +122,7 @@ def judge(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     poison: str | Iterable[str] = (),
+    faults: str | Path = "",
     restart_after: str | float | None = RESTART_AFTER,
     checkpoint_every: int | str | None = None,
     out: str | Path | None = None,
@@ -164,6 +165,7 @@ def judge(
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
         poison: workers whose gradient of a step is NaN or Inf: ``"worker:1@20"``, ``"worker:1@20=inf"``.
+        faults: the path of a fault plan (docs/faults.md), or ``"random"``, ``"random:stall,kill"``.
         restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
         checkpoint_every: steps of the chief between checkpoints, or a time such as ``500ms``; by default 50 steps with
             faults, else 0: none.
@@ -208,6 +210,7 @@ def judge(
         kill=kill,
         stop=stop,
         poison=poison,
+        faults=faults,
         restart_after=restart_after,
         checkpoint_every=checkpoint_every,
         patience_s=patience_s,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from .errors import BadInput, PsconformError
-from .faults.fault import RESTART_AFTER
+from .faults.short import RESTART_AFTER
 from .history.manifest import STEPS
 from .report.listing import LISTS, print_rows
 from .report.progress import show_progress
@@ -111,6 +111,9 @@ def run(
         list[str] | None,
         typer.Option(metavar="TASK@STEP", help="A gradient full of NaN, or of Inf: worker:1@20, worker:1@20=inf."),
     ] = None,
+    faults: Annotated[
+        str, typer.Option(metavar="FILE", help="A fault plan: a file, or random, or random:KIND,KIND.")
+    ] = "",
     restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = RESTART_AFTER,
     checkpoint_every: Annotated[
         str | None,
@@ -166,6 +169,7 @@ def run(
         "kill": kill or (),
         "stop": stop or (),
         "poison": poison or (),
+        "faults": faults,
         "restart_after": restart_after,
         "checkpoint_every": checkpoint_every,
         "patience_s": patience,
@@ -225,7 +229,7 @@ def plot(
     sys.stdout.write(f"{path}\n")
 
 
-Listing = Literal["targets", "workloads", "checks", "layouts", "defects"]
+Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults"]
 
 
 @app.command(name="list")

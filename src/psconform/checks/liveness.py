@@ -18,9 +18,9 @@ def no_hang(history: History) -> Verdict:
     without any, nobody knows whether it is the target that hangs.
     """
     if not history.faults:
-        return not_judged("needs a fault: --kill, --stop or --poison")
+        return not_judged("needs a fault: --kill, --stop, --poison or --faults")
     owed = history.left  # a job that may go on without a worker owes progress without it
-    lasting = [f"{fault.kind} {fault.task} at {fault.at}" for fault in history.lasting if fault.task not in owed]
+    lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
     if lasting and history.claims.liveness == "progress":
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     return _after_healing(history)
@@ -33,7 +33,7 @@ def _after_healing(history: History) -> Verdict:
             return violated([f"{line}, and its log says nothing" for line in silent])
         return unknown(f"incomplete: {history.unstruck[0]}") if history.unstruck else valid("by an error")
     if history.ended == "stalled":
-        struck = [f"{fault.kind} {fault.task} at {fault.at}: {fault.evidence}" for fault in history.faults]
+        struck = [f"{fault.what}: {fault.evidence}" for fault in history.faults]
         return violated([*(f"after {text}" for text in struck), *history.failed, *history.last_words])
     if history.failed:
         return violated(history.failed)

@@ -21,7 +21,7 @@ from ..layout import Link, Task
 from .toxiproxy import Stream, Toxiproxy
 
 HOUR_MS = 3_600_000
-_STALL: dict[Stream, str] = {"upstream": "stall-upstream", "downstream": "stall-downstream"}
+_DELAY: dict[Stream, str] = {"upstream": "delay-upstream", "downstream": "delay-downstream"}
 
 
 @dataclass
@@ -39,7 +39,9 @@ class Links:
     run: str
     addresses: Mapping[Task, str]
     shared: bool = False
-    stalled: set[Link] = field(default_factory=set)
+    _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
+    _refused: dict[Link, set[str]] = field(default_factory=dict)
+    _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
     _listens: dict[tuple[Task | None, Task], str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -75,23 +77,67 @@ class Links:
             (self._name(link.destination, link.source), "downstream"),
         ]
 
-    def stall(self, links: Iterable[Link]) -> None:
-        """Hold back all bytes of these links, on connections that are open and on new ones, until they are healed."""
+    def delay(self, name: str, links: Iterable[Link], milliseconds: int) -> None:
+        """Have all bytes of these links arrive so much later, on connections that are open and on new ones.
+
+        Several delays of a link, each with a name of its own, act as the longest. ``HOUR_MS`` is a stall.
+        """
+        for link in links:
+            self._delays.setdefault(link, {})[name] = milliseconds
+            self._apply(link)
+
+    def undelay(self, name: str, links: Iterable[Link]) -> None:
+        """End what ``delay`` of that name has begun; first come the bytes that were held back. None is lost."""
+        for link in links:
+            self._delays.get(link, {}).pop(name, None)
+            self._apply(link)
+
+    def add(self, name: str, kind: str, links: Iterable[Link], **attributes: int) -> None:
+        """Add a toxic of Toxiproxy's to both streams of each link; ``name`` is for ``remove``."""
         for link in links:
             for proxy, stream in self.streams(link):
-                self.server.change(proxy, _STALL[stream], latency=HOUR_MS)
-            self.stalled.add(link)
+                self.server.add(proxy, f"{name}-{stream}", kind, stream, **attributes)
+                self._added.append((f"{name}-{stream}", (proxy, stream)))
 
-    def heal(self, links: Iterable[Link] | None = None) -> None:
-        """Let bytes pass again, first those that were held back; None: of all links."""
-        for link in list(self.stalled if links is None else links):
+    def remove(self, name: str, links: Iterable[Link]) -> None:
+        """Remove what ``add`` has added."""
+        for link in links:
             for proxy, stream in self.streams(link):
-                self.server.change(proxy, _STALL[stream], latency=0)
-            self.stalled.discard(link)
+                self.server.remove(proxy, f"{name}-{stream}")
+                self._added.remove((f"{name}-{stream}", (proxy, stream)))
 
-    def refuse(self, dialler: Task, listener: Task, *, on: bool = True) -> None:
-        """End the connections of ``dialler`` to ``listener`` and refuse new ones; ``on=False``: take them again."""
-        self.server.enable(self._name(None if self.shared else dialler, listener), on=not on)
+    def refuse(self, name: str, links: Iterable[Link], *, on: bool = True) -> None:
+        """End the connections of each link's source to its destination and refuse new ones; ``on=False``: no more."""
+        for link in links:
+            by = self._refused.setdefault(link, set())
+            (by.add if on else by.discard)(name)
+            self.server.enable(self._name(self._dialler(link.source), link.destination), on=not by)
+
+    @property
+    def urls(self) -> list[str]:
+        """The proxies of this run: DELETE takes them away."""
+        diallers: list[Task | None] = [None] if self.shared else list(self.addresses)
+        names = [self._name(d, listener) for listener in sorted(self.addresses) for d in diallers if d != listener]
+        return [f"{self.server.url}/proxies/{name}" for name in names]
+
+    def dialled(self, dialler: Task, listener: Task) -> str:
+        """The address that ``dialler`` dials for ``listener``."""
+        return self._listens[self._dialler(dialler), listener]
+
+    def as_told(self, links: Iterable[Link]) -> bool:
+        """Whether the server says of these links what it was told last."""
+        proxies = self.server.proxies()
+        for link in links:
+            dialled = self._name(self._dialler(link.source), link.destination)
+            if dialled not in proxies or proxies[dialled].enabled == bool(self._refused.get(link)):
+                return False
+            for proxy, stream in self.streams(link):
+                toxics = self.server.toxics(proxy)
+                added = {name for name, of in self._added if of == (proxy, stream)}
+                there = {name for name, said in toxics.items() if said["stream"] == stream} - {_DELAY[stream]}
+                if toxics[_DELAY[stream]]["attributes"]["latency"] != self._latency(link) or there != added:
+                    return False
+        return True
 
     def close(self) -> None:
         """Delete the proxies of this run, as far as that goes: the server may have gone first."""
@@ -107,8 +153,18 @@ class Links:
         self._listens[dialler, listener] = ""
         proxy = self.server.create(name, upstream=self.addresses[listener])
         self._listens[dialler, listener] = proxy.listen
-        for stream, toxic in _STALL.items():
+        for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)
+
+    def _latency(self, link: Link) -> int:
+        return max(self._delays.get(link, {}).values(), default=0)
+
+    def _apply(self, link: Link) -> None:
+        for proxy, stream in self.streams(link):
+            self.server.change(proxy, _DELAY[stream], latency=self._latency(link))
+
+    def _dialler(self, task: Task) -> Task | None:
+        return None if self.shared else task
 
     def _name(self, dialler: Task | None, listener: Task) -> str:
         return f"{self.run}.{dialler.slug if dialler else 'all'}.{listener.slug}"

@@ -165,9 +165,7 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
     """Faults that took effect, with what became of them."""
     told = own.of(FaultEvent) if own is not None else []
     healed = {(event.fault, event.of, event.at): event.evidence for event in told if not event.on}
-    return tuple(
-        Struck(e.fault, Task.parse(e.of), e.at, e.evidence, healed.get((e.fault, e.of, e.at), "")) for e in told if e.on
-    )
+    return tuple(Struck(e.fault, e.of, e.at, e.evidence, healed.get((e.fault, e.of, e.at), "")) for e in told if e.on)
 
 
 def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:
@@ -190,7 +188,7 @@ def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
 
 def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
-    return Struck("poison", Task("worker", poison.worker), at, f"its gradient was {poison.value} in every entry", "")
+    return Struck("poison", f"worker:{poison.worker}", at, f"its gradient was {poison.value} in every entry", "")
 
 
 def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]]:

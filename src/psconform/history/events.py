@@ -183,11 +183,12 @@ class Exit(Event, tag="exit", frozen=True):
 class FaultEvent(Event, tag="fault", frozen=True):
     """Written by psconform: a fault struck, or was healed."""
 
-    fault: Annotated[str, Meta(description="what it is: kill, stop")]
-    of: Annotated[str, Meta(description="the task, job:index")]
+    fault: Annotated[str, Meta(description="its kind: psconform list faults")]
+    of: Annotated[str, Meta(description="the task, job:index; or the links, in words")]
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
+    did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
 
 
 AnyEvent = (

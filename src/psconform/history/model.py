@@ -123,10 +123,15 @@ class Struck:
     """
 
     kind: str
-    task: Task
+    of: str  # a task, or links, in words
     at: str
     evidence: str
     healed: str
+
+    @property
+    def what(self) -> str:
+        """What struck whom, and when."""
+        return f"{self.kind} {self.of} at {self.at}"
 
 
 @dataclass(frozen=True)
@@ -263,8 +268,8 @@ class History:
     @cached_property
     def left(self) -> frozenset[Task]:
         """Workers, the chief not among them, that were killed for good in a job that may go on without them."""
-        gone = {fault.task for fault in self.lasting if fault.kind == "kill"} if self.layout.drop_after else set()
-        return frozenset(task for task in gone if task.job == "worker" and task.index)
+        gone = {fault.of for fault in self.lasting if fault.kind in ("kill", "term")} if self.layout.drop_after else ()
+        return frozenset(task for task in self.layout.worker_tasks if str(task) in gone and task.index)
 
     @cached_property
     def due(self) -> Ints:

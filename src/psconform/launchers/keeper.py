@@ -7,7 +7,7 @@ started cold. Requests arrive as JSON lines on standard input, reports leave as 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
-    {"scratch": path, "on": true}                             (to be deleted when psconform is gone; false: no more)
+    {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more)
     {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits, and after them
                                                                  {"stopped": true}: no descendant is left
                                                               -> {"exit": id, "status": n}
@@ -59,7 +59,7 @@ class Keeper:
         self.tasks: dict[int, str] = {}  # pid -> id
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
-        self.scratch: set[str] = set()  # folders to delete if psconform goes away
+        self.scratch: set[str] = set()  # folders, and URLs, to delete if psconform goes away
         self.buffer = b""
         self.out = os.dup(1)
         os.dup2(2, 1)  # what a module prints when it is imported is no report
@@ -267,9 +267,24 @@ def main(modules: list[str]) -> int:
         keeper.serve(wake)
     finally:
         kill_descendants()
-        for folder in keeper.scratch:
-            shutil.rmtree(folder, ignore_errors=True)
+        for place in keeper.scratch:
+            delete(place)
     return 0
+
+
+def delete(place: str) -> None:
+    """Delete a folder; or, of a URL, what it stands for (a proxy on a server that is not ours)."""
+    if not place.startswith("http://"):
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    import http.client  # hardly ever needed, and this process must start in a moment
+
+    host, _, path = place.removeprefix("http://").partition("/")
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        line = http.client.HTTPConnection(host, timeout=5)
+        line.request("DELETE", f"/{path}")
+        line.getresponse()
+        line.close()
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class LocalLauncher:
         self.warm = preload is not None
         began = time.monotonic()
         # What is killed deletes nothing; TensorFlow leaves the source of each function that it has translated.
-        self._temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
+        self.temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "psconform.launchers.keeper", *(preload or ())],
             stdin=subprocess.PIPE,
@@ -71,7 +71,7 @@ class LocalLauncher:
         self._locks: list[socket.socket] = []
         self._generation = 0
         try:
-            self.scratch(self._temporary)
+            self.scratch(self.temporary)
             ready = self._expect("ready", timeout=120.0)
         except BaseException:
             self.close()
@@ -90,7 +90,7 @@ class LocalLauncher:
         forked = self.warm and bool(command.entry)
         environment = {
             **os.environ,
-            "TMPDIR": str(self._temporary),
+            "TMPDIR": str(self.temporary),
             **dict(command.env),
             **env,
             OWNER: owner_mark(),
@@ -112,9 +112,9 @@ class LocalLauncher:
             self._take(report)
         return self._started[key]
 
-    def scratch(self, folder: Path, *, mine: bool = True) -> None:
-        """Have the keeper delete ``folder`` should psconform go away; ``mine=False``: not any more."""
-        self._send(scratch=str(folder), on=mine)
+    def scratch(self, place: Path | str, *, mine: bool = True) -> None:
+        """Have the keeper delete a folder, or a URL, should psconform go away; ``mine=False``: not any more."""
+        self._send(scratch=str(place), on=mine)
 
     def poll(self, timeout: float) -> list[Ended]:
         """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
@@ -160,7 +160,7 @@ class LocalLauncher:
             if not self._stopped and time.monotonic() > deadline:
                 raise PsconformError(f"tasks could not be ended: {', '.join(map(str, self._running.values()))}")
         ended += self.poll(0.0)
-        empty(self._temporary)
+        empty(self.temporary)
         self._generation += 1
         self._started.clear()
         self._keys.clear()
@@ -200,7 +200,7 @@ class LocalLauncher:
             self._keeper.kill()
             self._keeper.wait()
         self._reader.join()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
         if self._keeper.stdout:
             self._keeper.stdout.close()
         for lock in self._locks:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import CHECKS
+from ..faults.kinds import KINDS
 from ..layout import NAMED, Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import REGISTERED
@@ -48,6 +49,20 @@ def _defects() -> Rows:
     ]
 
 
+def _faults() -> Rows:
+    return [
+        {
+            "name": name,
+            "of": kind.of,
+            "about": kind.about,
+            "evidence": kind.evidence,
+            "amounts": ", ".join(f"{name} ({amount.usual})" for name, amount in kind.amounts.items()),
+            "lacks here": kind.lacks,
+        }
+        for name, kind in KINDS.items()
+    ]
+
+
 def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
     return lambda: [{"name": name, "about": about} for name, about in lines.items()]
 
@@ -58,6 +73,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "checks": _checks,
     "layouts": _layouts,
     "defects": _defects,
+    "faults": _faults,
 }
 
 

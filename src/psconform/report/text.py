@@ -27,7 +27,7 @@ def table(judged: Judged) -> Text:
     text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else ""))
     text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
     for fault in judged.history.faults:
-        text.append(f"  fault: {fault.kind} {fault.task} at {fault.at}: {fault.evidence}")
+        text.append(f"  fault: {fault.what}: {fault.evidence}")
         text.append(f", then {fault.healed}\n" if fault.healed else "\n")
     for verdict in judged.verdicts:
         if verdict.status != "not judged":

@@ -6,8 +6,10 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
 from ..faults.control import Control
@@ -19,10 +21,15 @@ from ..probe import CONTROL, EventLog
 from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
+from .inject import injectors
 from .plan import Plan
 from .poison import never_poisoned
 from .stacks import ask_for_stacks
 from .strikes import Strikes
+
+if TYPE_CHECKING:
+    from ..faults.links import Links
+    from ..faults.toxiproxy import Toxiproxy
 
 TICK_S = 0.05
 _ACK = re.compile(rb'"kind" ?: ?"ack"')
@@ -61,8 +68,11 @@ def execute(
     layout: Layout,
     workload: Workload,
     notify: Notify = lambda _: None,
+    server: Toxiproxy | None = None,
 ) -> Manifest:
     """Run one cluster into a new run folder; returns its manifest. Never leaves a task behind.
+
+    ``server`` is for plans with faults of the network.
 
     Raises:
         BadInput: the folder is taken.
@@ -70,7 +80,7 @@ def execute(
     """
     folder = new_folder(folder)
     manifest = new_manifest(folder, plan, layout=layout, workload=workload)
-    run = _Execution(plan, launcher, folder, manifest, notify)
+    run = _Execution(plan, launcher, folder, manifest, notify, server)
     try:
         if workload.name == "digits":
             write_data(folder)
@@ -100,6 +110,7 @@ class _Execution:
     folder: Path
     manifest: Manifest
     notify: Notify
+    server: Toxiproxy | None = None
     stalled: bool = False
     reasons: list[str] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
@@ -117,8 +128,9 @@ class _Execution:
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
         self.control = Control()
-        of_processes = tuple(fault for fault in self.plan.faults if fault.of_process)
-        self.strikes = Strikes(of_processes, self.launcher, self.control, self.log, restart=self._launch)
+        self.links: Links | None = None
+        self.cleanup = ExitStack()
+        self.strikes = Strikes({}, self.control, self.log, restart=self._launch)
 
     def job(self, task: Task) -> Job:
         return self.plan.target.jobs[task.job]
@@ -127,6 +139,13 @@ class _Execution:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
         self.launcher.stop_all(grace=0.0)  # forget the run before: ports, names
         self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
+        if self.server is not None:
+            from .network import proxies  # what it imports is an extra
+
+            made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
+            self.links = self.cleanup.enter_context(made)
+        faults = injectors(self.plan, self.launcher, self.links, life=self._life)
+        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
         for task in self.layout.tasks:
@@ -146,7 +165,8 @@ class _Execution:
             **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
         self.lives[task] += 1
-        command = self.plan.target.command(task, self.addresses, layout=self.layout, workload=workload)
+        known = self.links.addresses_of(task) if self.links is not None else self.addresses
+        command = self.plan.target.command(task, known, layout=self.layout, workload=workload)
         env = {
             "PSCONFORM_SPEC": str(self.spec),
             "PSCONFORM_TASK": str(task),
@@ -194,12 +214,12 @@ class _Execution:
         return usual if self.acked else max(usual, START_PATIENCE_S)
 
     def end(self) -> None:
-        """Stop whatever runs and close the record."""
-        try:
-            for ended in self.launcher.stop_all():
-                self._note(ended, stopped=True)
-        except PsconformError as error:  # the keeper is gone, so are the tasks; the record is closed all the same
-            self.reasons.append(str(error))
+        """Heal and stop whatever is there, and close the record."""
+        for last in (self.strikes.heal_all, self._stop, self.cleanup.close):
+            try:
+                last()
+            except PsconformError as error:  # the keeper or Toxiproxy is gone; the record is closed all the same
+                self.reasons.append(str(error))
         self._grown()
         self._notify()
         self.reasons += [*self.strikes.missing(), *never_poisoned(self.plan.faults, self.folder)]
@@ -207,8 +227,12 @@ class _Execution:
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
 
+    def _stop(self) -> None:
+        for ended in self.launcher.stop_all():
+            self._note(ended, stopped=True)
+
     def _note(self, ended: Ended, *, stopped: bool = False) -> None:
-        task, struck = ended.task, not stopped and self.strikes.killed(ended.task)
+        task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         more = {"stopped": stopped, "recorded": self._events_of(task).exists()}
         self.log.write("exit", of=str(task), status=ended.status, **{name: True for name, said in more.items() if said})
@@ -219,6 +243,10 @@ class _Execution:
                 marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+
+    def _life(self, task: Task) -> int | None:
+        """Which of its lives a task is in; None: in none."""
+        return self.lives.get(task) if task in self.launcher.running else None
 
     def _events_of(self, task: Task) -> Path:
         """What the present life of a task records into."""

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..faults.fault import Fault
+from ..faults.plan import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
-from .plan import Plan
+from .plan import FAULTS, Plan
 
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"
@@ -57,6 +58,8 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
     )
     manifest.write(folder)
+    if plan.faults:
+        (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
     return manifest
 
 
@@ -69,10 +72,10 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
-    if poisons := [fault for fault in faults if not fault.of_process]:
+    if poisons := [fault for fault in faults if not fault.outside]:
         spec["poison"] = [{"task": str(f.task), "step": f.when.step, "value": f.value} for f in poisons]
-    if any(fault.of_process for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
-        spec["strikes"] = [strike for fault in faults if fault.of_process for strike in fault.strikes]
+    if any(fault.outside for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
+        spec["strikes"] = [strike for fault in faults if fault.outside for strike in fault.strikes]
         spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
+from ..faults.links import Links
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
 from ..launchers.local import LocalLauncher
@@ -37,3 +40,15 @@ def serve(launcher: LocalLauncher, *, log: Path) -> Toxiproxy:
             said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
             raise PsconformError(f"{error}; {found.path} said last: {said[-1] if said else 'nothing'}") from None
         return server
+
+
+@contextmanager
+def proxies(server: Toxiproxy, run: str, addresses: Mapping[Task, str], *, launcher: LocalLauncher) -> Iterator[Links]:
+    """A proxy for each ordered pair of tasks; should psconform go away, the keeper deletes them."""
+    links = Links(server, run, addresses)
+    for url in links.urls:
+        launcher.scratch(url)
+    with links:
+        yield links
+    for url in links.urls:
+        launcher.scratch(url, mine=False)

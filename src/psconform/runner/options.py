@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BadInput
-from ..faults.fault import PHASES, Fault
+from ..faults.fault import Fault, refuse_twice
+from ..faults.kinds import check_available
+from ..faults.when import PHASES
 from ..layout import Layout
 from ..targets.target import Target
 from ..times import spell
@@ -90,7 +92,13 @@ def check_batches(
     for fault in faults:
         due = dict(batches).get(str(fault.task))
         if due is not None and fault.when.step is not None and fault.when.step >= due:
-            raise BadInput(f"--{fault.kind}", f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
+            raise BadInput(fault.option, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
+
+
+def check_faults(faults: tuple[Fault, ...]) -> None:
+    """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
+    refuse_twice(faults)
+    check_available(fault.kind for fault in faults)
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
@@ -99,16 +107,16 @@ def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
         for when in (fault.when, fault.until):
             if target.phases is None or when is None or when.phase in ("", *PHASES):
                 continue
-            place, who = f"--{fault.kind}", target.phases.get(when.phase)
+            place, who = fault.option, target.phases.get(when.phase)
             if who is None:
                 raise BadInput(place, "unknown phase", value=when.phase, choices=(*PHASES, *target.phases))
-            if fault.where not in ("worker", who) and fault.task.job != who:
+            if fault.where not in ("worker", who) and fault.where.partition(":")[0] != who:
                 raise BadInput(place, f"{when.phase} is said by {who}", value=str(fault))
 
 
 def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
     """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
-    for fault in (fault for fault in faults if not fault.of_process):
+    for fault in (fault for fault in faults if not fault.outside):
         if layout.all_reduce:
             raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
         if layout.replication == "model-parallel":

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BadInput
-from ..faults.fault import RESTART_AFTER, Fault, parse_faults
+from ..faults.fault import Fault
+from ..faults.plan import load_plan
+from ..faults.random_plan import RANDOM, drawn_plan
+from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..layout import Layout
 from ..targets.defects import DEFECTS
@@ -22,6 +25,7 @@ from .options import (
     USED_BY,
     check_batches,
     check_compression,
+    check_faults,
     check_phases,
     check_poison,
     check_together,
@@ -35,6 +39,8 @@ MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
+FAULTS = "faults.toml"
+"""In the run folder: its fault plan."""
 
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
@@ -98,16 +104,23 @@ class Plan:
         parts += ["--padding", str(self.workload.padding)] if self.workload.padding else []
         parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
         parts += ["--defect", self.defect] if self.defect else []
-        for fault in self.faults:
-            parts += [f"--{fault.kind}", str(fault)]
-        if any(fault.kind == "kill" for fault in self.faults):
-            again = next(fault.restart_after_s for fault in self.faults if fault.kind == "kill")
-            parts += ["--restart-after", "never" if again is None else spell(again)]
+        parts += self._faults
         often = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every)
-        never = any(fault.of_process for fault in self.faults)
+        never = any(fault.outside for fault in self.faults)
         parts += ["--checkpoint-every", often] if often != "0" or never else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
         return shlex.join(parts)
+
+    @property
+    def _faults(self) -> list[str]:
+        """The options that give the faults: short forms where those can say it, else the plan in the run folder."""
+        ends = {fault.restart_after_s for fault in self.faults if fault.kind == "kill"}
+        if any(fault.option == "--faults" for fault in self.faults) or len(ends) > 1:
+            return ["--faults", str(self.out / FAULTS)]
+        parts = [part for fault in self.faults for part in (fault.option, str(fault))]
+        for again in ends:
+            parts += ["--restart-after", "never" if again is None else spell(again)]
+        return parts
 
 
 def make_plan(
@@ -143,6 +156,7 @@ def make_plan(
     kill: str | Iterable[str] = (),
     stop: str | Iterable[str] = (),
     poison: str | Iterable[str] = (),
+    faults: str | Path = "",
     restart_after: str | float | None = RESTART_AFTER,
     checkpoint_every: int | str | None = None,
     patience_s: float = PATIENCE_S,
@@ -212,12 +226,14 @@ def make_plan(
     check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
-    faults = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
-    check_phases(faults, found)
-    check_poison(faults, shape, compression=compression)
-    check_batches(counted, shape, workload=workload, target=found, faults=faults)
+    short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
+    planned = (*short, *_planned(faults, shape, steps=steps, seed=seed))
+    check_faults(planned)
+    check_phases(planned, found)
+    check_poison(planned, shape, compression=compression)
+    check_batches(counted, shape, workload=workload, target=found, faults=planned)
     every, seconds = _interval(checkpoint_every)
-    interval = _checked_interval(every, seconds, faults, shape, compression=compression, defect=defect)
+    interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect)
     return Plan(
         target=found,
         layout=shape,
@@ -239,12 +255,26 @@ def make_plan(
         ),
         out=out,
         defect=defect,
-        faults=faults,
+        faults=planned,
         checkpoint_every=interval,
         checkpoint_seconds=seconds,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
     )
+
+
+def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int) -> tuple[Fault, ...]:
+    """The faults of ``--faults``: a file, or ``random[:KINDS]``; raises BadInput."""
+    if not isinstance(given, str | Path):
+        raise BadInput("--faults", "must be the path of a plan, or random", value=given)
+    if not str(given):
+        return ()
+    drawn = str(given).partition(":")[0] == RANDOM
+    if drawn and layout.all_reduce:
+        raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
+    if drawn:
+        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed)
+    return load_plan(Path(given), layout=layout, steps=steps)
 
 
 def _interval(every: int | str | None) -> tuple[int | None, float]:
@@ -272,9 +302,9 @@ def _checked_interval(
     defect: str,
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
-    faults = tuple(fault for fault in given if fault.of_process)
+    faults = tuple(fault for fault in given if fault.outside)
     for present, value in ((faults, str(faults[0]) if faults else ""), (every or seconds, every or spell(seconds))):
-        option = f"--{faults[0].kind}" if present is faults and faults else "--checkpoint-every"
+        option = faults[0].option if present is faults and faults else "--checkpoint-every"
         if not present:
             continue
         if layout.all_reduce:

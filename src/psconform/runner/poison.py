@@ -13,11 +13,11 @@ from ..layout import Task
 def never_poisoned(faults: Sequence[Fault], folder: Path) -> list[str]:
     """Poisons of which no record of their task tells, in words: they prove nothing."""
     poisons = [fault for fault in faults if fault.kind == "poison"]
-    told = {task: _steps(folder, task) for task in {fault.task for fault in poisons}}
+    told = {fault.task: _steps(folder, fault.task) for fault in poisons if fault.task is not None}
     return [
         f"fault poison {fault} never struck: its probe was not asked for that gradient"
         for fault in poisons
-        if fault.when.step not in told[fault.task]
+        if fault.task is not None and fault.when.step not in told[fault.task]
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import BadInput
-from ..faults.fault import BEFORE_PUSH, PHASES, Fault, When
+from ..faults.fault import Fault
+from ..faults.when import BEFORE_PUSH, PHASES, When
 from ..layout import Task
 from ..targets.defects import DEFECTS
 
@@ -29,15 +30,15 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     The trainer of a defect that is none of recovery does not recover.
     """
     defect = DEFECTS[name]
-    poisons = [fault for fault in faults if not fault.of_process]
+    poisons = [fault for fault in faults if not fault.outside]
     if poisons and not defect.poison:
         raise BadInput("--poison", f"defect {name} is not about it", value=str(poisons[0]))
     if defect.poison and not poisons:
         raise BadInput("--poison", f"defect {name} needs it", value="none", hint=f"Give --poison {defect.poison[0]}")
-    faults = [fault for fault in faults if fault.of_process]
+    faults = [fault for fault in faults if fault.outside]
     if not defect.kill:
         if faults:
-            raise BadInput(f"--{faults[0].kind}", f"defect {name} has no recovery", value=str(faults[0]))
+            raise BadInput(faults[0].option, f"defect {name} has no recovery", value=str(faults[0]))
         if every:
             raise BadInput("--checkpoint-every", f"defect {name} has no recovery", value=every)
         return
@@ -60,7 +61,7 @@ def _serves(fault: Fault, text: str) -> bool:
     """Whether it can do what a defect needs: of the same job, the chief or not, and at a phase of the defect's own."""
     name, _, at = text.partition("@")
     task, phase = Task.parse(name), When.parse(at, place="--kill").phase
-    if fault.kind != "kill" or fault.task.job != task.job:
+    if fault.kind != "kill" or fault.task is None or fault.task.job != task.job:
         return False
     same = (fault.task.index == 0) == (task.index == 0) and (phase in PHASES or fault.when.phase == phase)
     return task.job == "ps" or same

@@ -9,7 +9,7 @@ import shutil
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -20,11 +20,15 @@ from .calibrate import SCALES, STEPS, learning_rate
 from .execute import Notify, execute
 from .plan import Plan
 
+if TYPE_CHECKING:
+    from ..faults.toxiproxy import Toxiproxy
+
 
 class Session:
     """Launchers by what they preload, and units by target. One plan at a time; not for several threads at once."""
 
     def __init__(self) -> None:
+        self._server: tuple[LocalLauncher, Toxiproxy] | None = None
         self._launchers: dict[tuple[str, ...] | None, LocalLauncher] = {}
         self._rates: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
@@ -42,6 +46,23 @@ class Session:
             self._launchers[preload] = LocalLauncher(preload=preload)
         return self._launchers[preload]
 
+    def server(self) -> Toxiproxy:
+        """A Toxiproxy, set up if need be, started when first asked for; it has a keeper of its own.
+
+        Raises:
+            PsconformError: there is none; says how to get one.
+        """
+        from .network import serve  # what it imports is an extra
+
+        if self._server is None:
+            launcher = LocalLauncher(preload=None)
+            try:
+                self._server = launcher, serve(launcher, log=launcher.temporary / "toxiproxy.log")
+            except BaseException:
+                launcher.close()
+                raise
+        return self._server[1]
+
     def run(self, plan: Plan, *, notify: Notify = lambda _: None) -> Manifest:
         """Calibrate if need be, run the plan into ``plan.out``; returns the manifest.
 
@@ -57,12 +78,16 @@ class Session:
                 self._plain_ledger(plan, launcher, workload)
                 self._twin(plan, launcher, workload)
                 self.clusters += 1
+                server = self.server() if any(fault.links for fault in plan.faults) else None
                 manifest = execute(
-                    plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify
+                    plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify, server=server
                 )
             except BaseException:
                 self._launchers.pop(plan.target.preload, None)  # whatever went wrong, the next run starts afresh
                 launcher.close()
+                if self._server is not None:
+                    self._server[0].close()
+                    self._server = None
                 raise
             manifest.times_s["warm"] = round(launcher.ready_s, 3)
             manifest.write(plan.out)
@@ -122,10 +147,12 @@ class Session:
 
     def close(self) -> None:
         """End all keepers."""
-        for launcher in self._launchers.values():
+        servers = [] if self._server is None else [self._server[0]]
+        for launcher in (*self._launchers.values(), *servers):
             with contextlib.suppress(OSError):
                 launcher.close()
         self._launchers.clear()
+        self._server = None
 
 
 def _calm(plan: Plan) -> Plan:

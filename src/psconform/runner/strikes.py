@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import signal
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..faults.control import Arrival, Control
-from ..faults.fault import Fault, When
-from ..launchers.local import LocalLauncher
+from ..faults.fault import Fault
+from ..faults.injectors import Ends, Injector
+from ..faults.when import When
 from ..layout import Task
 from ..probe import EventLog
 
 EFFECT_S = 10.0
-"""A signal that has shown no effect after this long is not evidence of a fault."""
+"""A signal that has shown no effect after this long is not evidence of a fault, nor is anything then still to heal."""
 STANDSTILL_S = 1.0
-"""A stopped task for which everybody waits is continued after this long: the step that was to end it never comes."""
+"""What everybody waits for the end of is healed after this long: the step that was to end it never comes."""
 
 Restart = Callable[[Task], None]
 
@@ -24,46 +25,56 @@ Restart = Callable[[Task], None]
 @dataclass
 class _State:
     fault: Fault
+    injector: Injector
     status: str = "waiting"  # -> striking -> struck (-> healing) -> healed, or failed
     since: float = 0.0
     held: Arrival | None = None  # who waits for it to take effect
     why: str = ""
     struck: bool = False
+    did_ns: int = 0  # when it was last brought about, or taken away
+
+    @property
+    def name(self) -> str:
+        return f"fault {self.fault.kind} {self.fault}"
 
 
 class Strikes:
     """The faults of one run. ``tick`` is called between two looks at the tasks; nothing blocks.
 
     Args:
-        faults: when and what.
-        restart: starts a killed task again.
+        faults: when and what, with what brings each about.
+        control: where tasks say that they have arrived somewhere.
+        log: psconform's own record.
+        restart: starts a task again that has ended.
     """
 
-    def __init__(
-        self, faults: tuple[Fault, ...], launcher: LocalLauncher, control: Control, log: EventLog, *, restart: Restart
-    ) -> None:
-        self._states = [_State(fault) for fault in faults]
-        self._launcher, self._control, self._log, self._restart = launcher, control, log, restart
+    def __init__(self, faults: Mapping[Fault, Injector], control: Control, log: EventLog, *, restart: Restart) -> None:
+        self._states = [_State(fault, injector) for fault, injector in faults.items()]
+        self._control, self._log, self._restart = control, log, restart
         self._began: float | None = None
 
     @property
     def pending(self) -> bool:
-        """Something is still to be healed: a task to be started again or continued."""
-        return any(state.status in ("striking", "struck", "healing") and _heals(state.fault) for state in self._states)
+        """Something is still to be healed: a task to be started again or continued, a link to be mended."""
+        return any(state.status in ("striking", "struck", "healing") and state.fault.heals for state in self._states)
 
-    def killed(self, task: Task) -> bool:
+    def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
         for state in self._states:
             if state.fault.kind == "stop" and state.fault.task == task and state.status in ("struck", "healing"):
                 state.status, state.why = "failed", f": {task} ended while it was stopped"
         for state in self._states:
-            if state.status == "striking" and state.fault.kind == "kill" and state.fault.task == task:
-                self._struck(state, "the process ended by signal 9")
+            if state.status == "striking" and state.fault.task == task and isinstance(state.injector, Ends):
+                if not state.injector.ended(status):
+                    state.status, state.why = "failed", f": {task} ended by itself"
+                    self._let_go(state)
+                    return False
+                self._struck(state, state.injector.evidence())
                 return True
         return False
 
     def returns(self, task: Task) -> bool:
-        """Whether a killed task is to be started again."""
+        """Whether a task that has ended is to be started again."""
         return any(
             state.fault.task == task and state.status == "struck" and state.fault.restart_after_s is not None
             for state in self._states
@@ -74,47 +85,46 @@ class Strikes:
         now = time.monotonic()
         if self._began is None:
             self._began = now  # all tasks have been started: nobody looks before
-        since = now - self._began
         for arrival in self._control.arrivals():
             self._arrived(arrival)
         for state in self._states:
-            fault = state.fault
-            if state.status == "waiting" and not fault.when.phase and since >= fault.when.after_s:
-                self._strike(state, None)
-            elif state.status == "striking":
+            if state.status == "waiting" and not state.fault.when.phase:
+                if now - self._began >= state.fault.when.after_s:
+                    self._strike(state, None)
+            elif state.status in ("striking", "struck"):
                 self._watch(state, now)
+                if self._over(state, now, heard_s=heard_s):
+                    self._heal(state)
             elif state.status == "healing":
-                if self._launcher.state(fault.task) not in ("T", ""):  # none: its end will be told of
-                    self._healed(state, "it goes on")
-            elif state.status == "struck" and fault.kind == "kill" and fault.restart_after_s is not None:
-                if now - state.since >= fault.restart_after_s:
-                    self._restart(fault.task)
-                    self._healed(state, "started again")
-            elif state.status == "struck" and fault.kind == "stop" and fault.until is not None:
-                due = not fault.until.phase and since >= fault.until.after_s
-                if due or (fault.until.phase and heard_s > STANDSTILL_S and now - state.since > STANDSTILL_S):
-                    self._continue(state)
+                self._watch_healing(state, now)
+
+    def heal_all(self) -> None:
+        """The run is over: whatever lasts is taken away, so that nothing of it is left anywhere."""
+        for state in self._states:
+            if state.status in ("striking", "struck") and not isinstance(state.injector, Ends):
+                self._heal(state)
+            if state.status == "healing":
+                self._watch_healing(state, now=math.inf)
 
     def missing(self) -> list[str]:
         """Faults that have not taken effect, or were not healed, in words."""
         lines = []
         for state in self._states:
-            name = f"fault {state.fault.kind} {state.fault}"
             if state.status == "waiting":
-                lines.append(f"{name} never struck: training did not get there")
+                lines.append(f"{state.name} never struck: training did not get there")
             elif state.status == "failed" and state.struck:
-                lines.append(f"{name} was not healed{state.why}")
-            elif state.status in ("striking", "failed"):
-                lines.append(f"{name} was not seen to take effect{state.why}")
-            elif state.status in ("struck", "healing") and _heals(state.fault):
-                lines.append(f"{name} was not healed when the run ended")
+                lines.append(f"{state.name} was not healed{state.why}")
+            elif state.status in ("striking", "failed") or not state.struck:
+                lines.append(f"{state.name} was not seen to take effect{state.why}")
+            elif state.status in ("struck", "healing") and state.fault.heals:
+                lines.append(f"{state.name} was not healed when the run ended")
         return lines
 
     def _arrived(self, arrival: Arrival) -> None:
         for state in self._states:
-            fault = state.fault
-            if fault.until is not None and state.status == "struck" and _is(fault.until, arrival):
-                self._continue(state)
+            until = state.fault.until
+            if until is not None and state.status in ("striking", "struck") and _is(until, arrival):
+                self._heal(state)
         for state in self._states:
             fault = state.fault
             if state.status == "waiting" and _is(fault.when, arrival) and fault.where in (arrival.task, "worker"):
@@ -122,33 +132,67 @@ class Strikes:
         self._release(arrival)
 
     def _strike(self, state: _State, arrival: Arrival | None) -> None:
-        fault = state.fault
-        if fault.task not in self._launcher.running:
-            state.status, state.why = "failed", f": {fault.task} was not running"
+        if refused := state.injector.refused():
+            state.status, state.why = "failed", f": {refused}"
             return
-        state.status, state.since, state.held = "striking", time.monotonic(), arrival
-        self._launcher.signal(fault.task, signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+        state.status, state.since = "striking", time.monotonic()
+        state.held = arrival if state.injector.holds else None
+        state.injector.inject()
+        state.did_ns = time.monotonic_ns()
 
     def _watch(self, state: _State, now: float) -> None:
-        """The end of a killed task comes through ``killed``."""
-        if state.fault.kind == "stop" and self._launcher.state(state.fault.task) == "T":
-            self._struck(state, "the process is stopped (state T)")
-        elif now - state.since > EFFECT_S:
+        evidence = state.injector.evidence()
+        if state.status == "struck":
+            return
+        if evidence:
+            self._struck(state, evidence)
+        elif state.injector.holds and now - state.since > EFFECT_S:
             state.status, state.why = "failed", f" within {EFFECT_S:.0f} s"
             self._let_go(state)
 
+    def _over(self, state: _State, now: float, *, heard_s: float) -> bool:
+        """Whether it has lasted as long as it was to."""
+        fault, lasted = state.fault, now - state.since
+        if state.status not in ("striking", "struck") or (state.status == "striking" and state.injector.holds):
+            return False
+        if fault.restart_after_s is not None:
+            return lasted >= fault.restart_after_s
+        if fault.lasts_s is not None:
+            return lasted >= fault.lasts_s
+        if fault.until is None:
+            return False
+        if not fault.until.phase:
+            return self._began is not None and now - self._began >= fault.until.after_s
+        return heard_s > STANDSTILL_S and lasted > STANDSTILL_S
+
     def _struck(self, state: _State, evidence: str) -> None:
-        state.status, state.struck, state.since = "struck", True, time.monotonic()
-        self._write(state.fault, on=True, evidence=evidence)
+        state.status, state.struck = "struck", True
+        if state.injector.holds:
+            state.since = time.monotonic()
+        self._write(state, on=True, evidence=evidence)
         self._let_go(state)
 
-    def _continue(self, state: _State) -> None:
-        self._launcher.signal(state.fault.task, signal.SIGCONT)
-        state.status = "healing"
+    def _heal(self, state: _State) -> None:
+        if not state.struck and (evidence := state.injector.evidence()):
+            self._struck(state, evidence)
+        state.did_ns = time.monotonic_ns()  # until then it was there for sure
+        state.injector.heal()
+        if isinstance(state.injector, Ends) and state.fault.task is not None:
+            self._restart(state.fault.task)
+            self._healed(state, state.injector.healed())
+            return
+        state.status, state.since = "healing", time.monotonic()
+
+    def _watch_healing(self, state: _State, now: float) -> None:
+        healed = state.injector.healed() or (state.injector.gone() if now - state.since > EFFECT_S else "")
+        if healed and state.struck:
+            self._healed(state, healed)
+        elif healed:
+            state.status = "failed"
 
     def _healed(self, state: _State, evidence: str) -> None:
         state.status = "healed"
-        self._write(state.fault, on=False, evidence=evidence)
+        self._write(state, on=False, evidence=evidence)
 
     def _let_go(self, state: _State) -> None:
         arrival, state.held = state.held, None
@@ -160,12 +204,9 @@ class Strikes:
         if all(state.held is not arrival for state in self._states):
             arrival.release()
 
-    def _write(self, fault: Fault, *, on: bool, evidence: str) -> None:
-        self._log.write("fault", fault=fault.kind, of=str(fault.task), on=on, at=str(fault.when), evidence=evidence)
-
-
-def _heals(fault: Fault) -> bool:
-    return fault.kind == "stop" or fault.restart_after_s is not None
+    def _write(self, state: _State, *, on: bool, evidence: str) -> None:
+        said = {"fault": state.fault.kind, "of": state.fault.of, "on": on, "at": str(state.fault.when)}
+        self._log.write("fault", **said, evidence=evidence, did_ns=state.did_ns)
 
 
 def _is(when: When, arrival: Arrival) -> bool:

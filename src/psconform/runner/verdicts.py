@@ -50,7 +50,7 @@ class Judged:
             "gradients": outcome_counts(self.history),
             "gaps": list(self.history.gaps),
             "notes": list(self.history.notes),
-            "faults": [{**dataclasses.asdict(f), "task": str(f.task)} for f in self.history.faults],
+            "faults": [dataclasses.asdict(fault) for fault in self.history.faults],
             "slow": dict(self.manifest.workload.slow),
             "times_s": self.manifest.times_s,
             "timing": self.timing.as_dict(),

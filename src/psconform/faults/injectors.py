@@ -1,0 +1,127 @@
+"""How a fault is brought about, seen, and taken away again: one `Injector` for each fault of a run.
+
+None of them waits: the runner looks at them between two looks at the tasks (runner/strikes.py).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ..layout import Task
+from .fault import Fault
+
+Life = Callable[[Task], int | None]
+"""Which of its lives a task is in; None: in none."""
+
+
+class Processes(Protocol):
+    """What a fault of a process needs; launchers have it."""
+
+    @property
+    def running(self) -> Iterable[Task]:
+        """Tasks that have not ended."""
+
+    def signal(self, task: Task, number: int) -> None:
+        """Send a signal to a task's process group."""
+
+    def state(self, task: Task) -> str:
+        """State letter of its process, as of ps(1); empty if there is none."""
+
+
+class Injector(Protocol):
+    """One fault, for one run."""
+
+    holds: bool
+    """Whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there."""
+
+    def refused(self) -> str:
+        """Why it cannot strike now; empty if it can."""
+
+    def inject(self) -> None:
+        """Bring it about."""
+
+    def evidence(self) -> str:
+        """What shows that it has taken effect on the target, empty so far; called often while it lasts."""
+
+    def heal(self) -> None:
+        """Take it away."""
+
+    def healed(self) -> str:
+        """What shows on the target that it is gone; empty so far."""
+
+    def gone(self) -> str:
+        """What shows that it is gone, though nothing of the target tells; empty if it may still be there."""
+
+
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
+
+
+class Ends:
+    """kill, term: a process that ends by a signal. Its end is told of (``ended``), and the runner starts it again."""
+
+    holds = True
+
+    def __init__(self, fault: Fault, processes: Processes) -> None:
+        assert fault.task is not None
+        self._task, self._number, self._processes = fault.task, SIGNALS[fault.kind], processes
+        self._seen = ""
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
+
+    def inject(self) -> None:
+        self._processes.signal(self._task, self._number)
+
+    def ended(self, status: int) -> bool:
+        """The process has ended, with this exit status, negative for a signal; returns whether that was the fault.
+
+        Who is asked to end may do so with any status; SIGKILL leaves no choice.
+        """
+        if self._number == signal.SIGKILL and status != -signal.SIGKILL:
+            return False
+        how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+        self._seen = f"the process ended {how}"
+        return True
+
+    def evidence(self) -> str:
+        return self._seen
+
+    def heal(self) -> None:
+        """The runner starts it."""
+
+    def healed(self) -> str:
+        return "started again"
+
+    def gone(self) -> str:
+        return ""
+
+
+class Stops:
+    """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
+
+    holds = True
+
+    def __init__(self, fault: Fault, processes: Processes) -> None:
+        assert fault.task is not None
+        self._task, self._processes = fault.task, processes
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
+
+    def inject(self) -> None:
+        self._processes.signal(self._task, signal.SIGSTOP)
+
+    def evidence(self) -> str:
+        return "the process is stopped (state T)" if self._processes.state(self._task) == "T" else ""
+
+    def heal(self) -> None:
+        self._processes.signal(self._task, signal.SIGCONT)
+
+    def healed(self) -> str:
+        # without a state it has ended, which is told of elsewhere
+        return "it goes on" if self._processes.state(self._task) not in ("T", "") else ""
+
+    def gone(self) -> str:
+        return ""

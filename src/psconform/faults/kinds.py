@@ -1,0 +1,127 @@
+"""The kinds of faults: what each does, what shows it, what it takes, and what this machine lacks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import PsconformError
+
+PROCESS, NETWORK, DATA = "process", "network", "data"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A whole number that a kind takes, its usual value (None: it must be said) and bounds."""
+
+    about: str
+    usual: int | None
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        of: what it breaks: a process, the network, data. That decides what it is said of: a task, or links.
+        about: what it does.
+        evidence: what psconform must see, or the fault does not count.
+        lasts: it is a state, and must be given an end; else it is over by itself.
+        restarts: who is struck is started again after a time.
+        amounts: its parameters.
+    """
+
+    of: str
+    about: str
+    evidence: str
+    lasts: bool = False
+    restarts: bool = False
+    amounts: Mapping[str, Amount] = field(default_factory=dict)
+
+    @property
+    def lacks(self) -> str:
+        """What this machine lacks for it; empty if nothing."""
+        return _network() if self.of == NETWORK else ""
+
+
+PASSED = "bytes of the target that passed through it"
+ENDED = "connections of the target that ended, with both tasks alive"
+HELD = "bytes that the target sent into it, and that are held back"
+KINDS: dict[str, Kind] = {
+    "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
+    "term": Kind(PROCESS, "SIGTERM", "the process ended", restarts=True),
+    "stop": Kind(PROCESS, "SIGSTOP, then SIGCONT", "the process is in state T", lasts=True),
+    "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
+    "latency": Kind(
+        NETWORK,
+        "each byte arrives later",
+        PASSED,
+        lasts=True,
+        amounts={
+            "ms": Amount("milliseconds", 50, 1, 60_000),
+            "jitter_ms": Amount("up to so much more or less, drawn from the seed", 0, 0, 60_000),
+        },
+    ),
+    "bandwidth": Kind(
+        NETWORK,
+        "so many bytes a second on each connection",
+        PASSED,
+        lasts=True,
+        amounts={"kB_per_s": Amount("kilobytes a second", 100, 1, 1_000_000)},
+    ),
+    "slice": Kind(
+        NETWORK,
+        "bytes arrive in small pieces, a pause after each",
+        PASSED,
+        lasts=True,
+        amounts={
+            "bytes": Amount("in each piece", 64, 1, 1_000_000),
+            "delay_us": Amount("microseconds between two", 100, 0, 1_000_000),
+        },
+    ),
+    "refuse": Kind(NETWORK, "the source cannot connect, and what it has is ended", ENDED, lasts=True),
+    "reset": Kind(
+        NETWORK,
+        "connections end when something is sent",
+        ENDED,
+        lasts=True,
+        amounts={"after_ms": Amount("milliseconds until then", 0, 0, 60_000)},
+    ),
+    "cut": Kind(
+        NETWORK,
+        "connections end after so many bytes, in the middle of a push or of its acknowledgement",
+        ENDED,
+        lasts=True,
+        amounts={"bytes": Amount("that still pass on each connection", 1000, 0, 1_000_000_000)},
+    ),
+    "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
+}
+OF_NETWORK = tuple(name for name, kind in KINDS.items() if kind.of == NETWORK)
+
+
+def _network() -> str:
+    try:
+        from . import toxiproxy  # noqa: F401
+        from .server import find
+        from .traffic import available  # pyroute2, requests and toxiproxy-python are an extra
+    except ImportError as error:
+        return f"{error.name}: pip install 'psconform[chaos]'"
+    search = find()
+    if search.found is None:
+        return f"Toxiproxy ({search.why_not}); a run sets it up if it can, psconform doctor says how"
+    return available()
+
+
+def check_available(names: Iterable[str]) -> None:
+    """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
+    if not any(KINDS[name].of == NETWORK for name in names):
+        return
+    try:
+        from . import toxiproxy  # noqa: F401
+        from .traffic import available
+    except ImportError as error:
+        raise PsconformError(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
+    if why := available():
+        raise PsconformError(f"network faults need to see the target's connections: {why}")

@@ -1,0 +1,132 @@
+"""Faults of the network: what Toxiproxy is told, and how their effect shows on the target's own connections."""
+
+from __future__ import annotations
+
+import random
+
+from ..layout import Link
+from .fault import Fault
+from .injectors import Life
+from .links import HOUR_MS, Links
+from .traffic import Flow, Meter, flows
+
+JITTER_LOOKS = 5
+"""A latency with jitter is drawn anew every so many looks."""
+
+
+class Disturbs:
+    """All kinds whose evidence is bytes or connections of the target, on the links that they strike.
+
+    The bytes from a to b travel on connections that either has dialled, so there are two to look at: what a has sent
+    into its proxy to b, and what has come out of b's proxy to a.
+    """
+
+    holds = False
+
+    def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
+        self._fault, self._links, self._life = fault, links, life
+        self._amounts = dict(fault.amounts)
+        self._name = f"{fault.kind}-{id(fault):x}"
+        self._out: dict[Link, Meter] = {}  # on what the source has dialled
+        self._back: dict[Link, Meter] = {}  # on what the destination has dialled
+        self._lives: dict[Link, tuple[int | None, int | None]] = {}
+        self._looks = 0
+        self._jitter = random.Random(f"{seed}:{fault}")
+
+    def refused(self) -> str:
+        return ""
+
+    def inject(self) -> None:
+        self._count_from_now()
+        links, fault = self._links, self._fault
+        if fault.kind == "stall":
+            links.delay(self._name, fault.links, HOUR_MS)
+        elif fault.kind == "latency":
+            links.delay(self._name, fault.links, self._latency())
+        elif fault.kind == "refuse":
+            links.refuse(self._name, fault.links)
+        else:
+            kind, attributes = toxic_of(fault.kind, self._amounts)
+            links.add(self._name, kind, fault.links, **attributes)
+
+    def evidence(self) -> str:
+        self._look()
+        self._looks += 1
+        if self._fault.kind == "latency" and self._amounts.get("jitter_ms") and self._looks % JITTER_LOOKS == 0:
+            self._links.delay(self._name, self._fault.links, self._latency())
+        sent = sum(meter.sent for meter in self._out.values())
+        arrived = sum(meter.received for meter in self._back.values())
+        ended = sum(meter.ended for meter in (*self._out.values(), *self._back.values()))
+        if self._fault.kind == "stall":
+            return f"{sent} bytes held back" if sent else ""
+        if self._fault.kind in ENDING:
+            return f"{ended} connection(s) ended" if ended else ""
+        return f"{sent + arrived} bytes passed through it" if sent + arrived else ""
+
+    def heal(self) -> None:
+        self._look()
+        links, fault = self._links, self._fault
+        if fault.kind in ("stall", "latency"):
+            links.undelay(self._name, fault.links)
+        elif fault.kind == "refuse":
+            links.refuse(self._name, fault.links, on=False)
+        else:
+            links.remove(self._name, fault.links)
+        self._count_from_now()
+
+    def healed(self) -> str:
+        """Bytes come through again: out of the proxies, to the destination, or as an answer to the source."""
+        self._look()
+        back = sum(meter.received for meter in (*self._out.values(), *self._back.values()))
+        return f"{back} bytes came through" if back else ""
+
+    def gone(self) -> str:
+        return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._fault.links) else ""
+
+    def _latency(self) -> int:
+        spread = self._amounts.get("jitter_ms", 0)
+        return max(0, self._amounts["ms"] + (self._jitter.randint(-spread, spread) if spread else 0))
+
+    def _dialled(self, link: Link) -> tuple[str, str]:
+        """What the source dials, and what the destination dials."""
+        return self._links.dialled(link.source, link.destination), self._links.dialled(link.destination, link.source)
+
+    def _flows(self) -> dict[str, dict[int, Flow]]:
+        return flows(address for link in self._fault.links for address in self._dialled(link))
+
+    def _count_from_now(self) -> None:
+        now = self._flows()
+        for link in self._fault.links:
+            there, back = self._dialled(link)
+            self._out[link], self._back[link] = Meter.since(now[there]), Meter.since(now[back])
+            self._lives[link] = self._both(link)
+
+    def _look(self) -> None:
+        now = self._flows()
+        for link in self._fault.links:
+            lives = self._both(link)
+            expected = None in lives or lives != self._lives[link]  # who dies takes its connections along
+            self._lives[link] = lives
+            for meter, address in zip((self._out[link], self._back[link]), self._dialled(link), strict=True):
+                meter.look(now[address], expected=expected)
+
+    def _both(self, link: Link) -> tuple[int | None, int | None]:
+        return self._life(link.source), self._life(link.destination)
+
+
+ENDING = ("refuse", "reset", "cut")
+"""They end connections."""
+
+
+def toxic_of(kind: str, amounts: dict[str, int]) -> tuple[str, dict[str, int]]:
+    """Toxiproxy's name of what brings a fault about, and its attributes (github.com/Shopify/toxiproxy, README)."""
+    if kind == "bandwidth":
+        return "bandwidth", {"rate": amounts["kB_per_s"]}
+    if kind == "slice":
+        size = amounts["bytes"]
+        return "slicer", {"average_size": size, "size_variation": 0, "delay": amounts["delay_us"]}
+    if kind == "reset":
+        return "reset_peer", {"timeout": amounts["after_ms"]}
+    if kind == "cut":
+        return "limit_data", {"bytes": amounts["bytes"]}
+    raise ValueError(kind)

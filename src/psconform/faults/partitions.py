@@ -1,0 +1,107 @@
+"""Which links a fault of the network strikes: pure functions of a text and a layout.
+
+====================  =============================================================================================
+``worker:1->ps:0``    one direction of one pair: the bytes from worker:1 to ps:0, whoever dialled
+``worker:1<->ps:0``   both directions
+``isolate worker:1``  a task and everybody that it talks to, both directions
+``mute worker:1``     one direction: nobody hears the task, it hears all
+``deaf worker:1``     one direction: it hears nobody, all hear it
+``halves``            the tasks in two halves, a ps in each where there are two; none hears the other half
+``ring``              worker i talks to ps i and ps i + 1 alone (modulo their number), as in Jepsen's majorities-ring:
+                      everybody is there, and no two workers see the same cluster; needs three ps
+====================  =============================================================================================
+
+Only links between a worker and a ps are meant: two workers, or two ps, exchange nothing that a fault could show on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from ..errors import BadInput
+from ..layout import Layout, Link, Task
+
+Hears = Mapping[Task, frozenset[Task]]
+"""Per task, whom it does not hear (in Jepsen's words a grudge)."""
+_PAIR = re.compile(r"\s*(\S+?)\s*(<->|->)\s*(\S+)\s*")
+
+
+def region(text: str, *, layout: Layout, place: str) -> tuple[Link, ...]:
+    """The links that a text stands for, sorted; raises BadInput."""
+    pair = _PAIR.fullmatch(text)
+    if pair is not None:
+        link = Link.parse(f"{pair[1]}->{pair[3]}", place=place)
+        _check(layout, (link.source, link.destination), place=place)
+        if not talks(link.source, link.destination):
+            raise BadInput(place, f"{link.source} and {link.destination} exchange nothing: give one ps", value=text)
+        return (link, link.back) if pair[2] == "<->" else (link,)
+    name, _, whom = text.strip().partition(" ")
+    if name in OF_ONE and whom:
+        task = Task.parse(whom.strip(), place=place)
+        _check(layout, (task,), place=place)
+        return _links(OF_ONE[name](layout.tasks, task))
+    if name in OF_ALL and not whom:
+        found = _links(OF_ALL[name](layout.tasks))
+        if not found:
+            raise BadInput(place, f"{name} separates nobody in layout {layout.text}", value=text)
+        return found
+    choices = ("TASK->TASK", "TASK<->TASK", *(f"{name} TASK" for name in OF_ONE), *OF_ALL)
+    raise BadInput(place, "is no link and no partition", value=text, choices=choices)
+
+
+def talks(one: Task, other: Task) -> bool:
+    """Whether training has something to exchange between two tasks."""
+    return {one.job, other.job} == {"ps", "worker"}
+
+
+def isolate(tasks: Iterable[Task], lonely: Task) -> Hears:
+    """It hears nobody, and nobody hears it."""
+    return {**mute(tasks, lonely), **deaf(tasks, lonely)}
+
+
+def mute(tasks: Iterable[Task], quiet: Task) -> Hears:
+    """Nobody hears it."""
+    return {task: frozenset([quiet]) for task in tasks if task != quiet}
+
+
+def deaf(tasks: Iterable[Task], task: Task) -> Hears:
+    """It hears nobody."""
+    return {task: frozenset(other for other in tasks if other != task)}
+
+
+def halves(tasks: Iterable[Task]) -> Hears:
+    """Every other task of each job is in the one half, the rest in the other; neither hears the other half."""
+    one = {task for task in tasks if task.index % 2 == 0}
+    other = {task for task in tasks if task.index % 2}
+    return {task: frozenset(other if task in one else one) for task in tasks}
+
+
+def ring(tasks: Iterable[Task]) -> Hears:
+    """Worker i and ps i, and worker i and ps i + 1 (modulo the number of ps) hear each other, and no others do."""
+    jobs: dict[str, list[Task]] = {}
+    for task in sorted(tasks):
+        jobs.setdefault(task.job, []).append(task)
+    servers, workers = jobs.get("ps", []), jobs.get("worker", [])
+    heard: dict[Task, set[Task]] = {task: set() for task in (*servers, *workers)}
+    for number, worker in enumerate(workers):
+        for server in (servers[number % len(servers)], servers[(number + 1) % len(servers)]) if servers else ():
+            heard[worker].add(server)
+            heard[server].add(worker)
+    return {task: frozenset(t for t in heard if talks(task, t)) - frozenset(heard[task]) for task in heard}
+
+
+OF_ONE: dict[str, Callable[[Iterable[Task], Task], Hears]] = {"isolate": isolate, "mute": mute, "deaf": deaf}
+OF_ALL: dict[str, Callable[[Iterable[Task]], Hears]] = {"halves": halves, "ring": ring}
+
+
+def _links(hears_not: Hears) -> tuple[Link, ...]:
+    """What is not heard, of what anybody would hear."""
+    return tuple(sorted(Link(s, d) for d, sources in hears_not.items() for s in sources if talks(s, d)))
+
+
+def _check(layout: Layout, tasks: Iterable[Task], *, place: str) -> None:
+    for task in tasks:
+        if task not in layout.tasks:
+            problem = f"layout {layout.text} has no such task"
+            raise BadInput(place, problem, value=str(task), choices=map(str, layout.tasks))

@@ -1,0 +1,92 @@
+"""What a task's own connections say: bytes that it has sent, bytes that have reached it, read from the kernel.
+
+Linux counts both for each TCP connection (``tcpi_bytes_acked`` and ``tcpi_bytes_received`` of TCP_INFO, RFC 4898), and
+tells them to whoever asks over netlink (sock_diag(7); no privilege is needed). Of the connections of a cluster behind
+proxies it is enough to look at those *to* a proxy, for each proxy has one dialler. Bytes that were acknowledged are in
+the proxy; what is in the proxy of a link that is stalled is held back. Toxiproxy's own counters are written when a
+connection ends, so they would show nothing of a channel that is open.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyroute2 import DiagSocket
+from pyroute2.netlink.exceptions import NetlinkError
+
+ESTABLISHED = 1 << 1
+MAPPED = "::ffff:"
+INFO = 1 << 1
+"""INET_DIAG_INFO as a bit of ``idiag_ext``: bit n asks for attribute n + 1."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes of one connection since it was made: from who dialled, and to it."""
+
+    sent: int
+    received: int
+
+
+Flows = Mapping[str, Mapping[int, Flow]]
+"""By address that was dialled, ``host:port``, and port of the dialler: its open connections."""
+
+
+def available() -> str:
+    """Why this machine cannot tell; empty if it can."""
+    try:
+        flows([])
+    except (OSError, NetlinkError) as error:
+        return f"the kernel does not tell about connections ({error})"
+    return ""
+
+
+def flows(addresses: Iterable[str]) -> dict[str, dict[int, Flow]]:
+    """Open connections to these addresses, ``host:port`` (IPv4); takes some milliseconds."""
+    found: dict[str, dict[int, Flow]] = {address: {} for address in addresses}
+    with DiagSocket() as diagnosis:
+        diagnosis.bind()
+        for family in (socket.AF_INET, socket.AF_INET6):  # gRPC dials an IPv4 address from an IPv6 socket
+            for said in diagnosis.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO):
+                address = f"{said['idiag_dst'].removeprefix(MAPPED)}:{said['idiag_dport']}"
+                info = said.get_attr("INET_DIAG_INFO")
+                if address in found and info is not None:
+                    flow = Flow(max(info["tcpi_bytes_acked"] - 1, 0), info["tcpi_bytes_received"])  # SYN counts as one
+                    found[address][said["idiag_sport"]] = flow
+    return found
+
+
+@dataclass
+class Meter:
+    """What has passed since it was made, on connections to one address; ``look`` now and then, or some are missed.
+
+    Attributes:
+        sent: bytes from the dialler, of all connections.
+        received: bytes to it.
+        ended: connections that were there, and are not any more.
+    """
+
+    sent: int = 0
+    received: int = 0
+    ended: int = 0
+    _before: dict[int, Flow] = field(default_factory=dict)
+
+    def look(self, now: Mapping[int, Flow], *, expected: bool = False) -> None:
+        """Take in what the connections say now; ``expected``: those that have ended have done so for another reason."""
+        ended = self.ended
+        for port, flow in now.items():
+            before = self._before.get(port, Flow(0, 0))
+            if flow.sent < before.sent or flow.received < before.received:
+                before, self.ended = Flow(0, 0), self.ended + 1  # the port has been taken again
+            self.sent += flow.sent - before.sent
+            self.received += flow.received - before.received
+        self.ended += len(self._before.keys() - now.keys())
+        self._before = dict(now)
+        self.ended = ended if expected else self.ended
+
+    @classmethod
+    def since(cls, now: Mapping[int, Flow]) -> Meter:
+        """Count from now on."""
+        return cls(_before=dict(now))

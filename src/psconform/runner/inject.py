@@ -1,0 +1,32 @@
+"""What brings each fault of a plan about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import PsconformError
+from ..faults.fault import Fault
+from ..faults.injectors import Ends, Injector, Life, Stops
+from ..faults.kinds import KINDS, NETWORK
+from ..launchers.local import LocalLauncher
+from .plan import Plan
+
+if TYPE_CHECKING:  # what it imports is an extra
+    from ..faults.links import Links
+
+
+def injectors(plan: Plan, launcher: LocalLauncher, links: Links | None, *, life: Life) -> dict[Fault, Injector]:
+    """One for each fault that psconform strikes."""
+    found: dict[Fault, Injector] = {}
+    for fault in (fault for fault in plan.faults if fault.outside):
+        if KINDS[fault.kind].of == NETWORK:
+            if links is None:
+                raise PsconformError(f"fault {fault.kind} {fault} needs proxies between the tasks")
+            from ..faults.network import Disturbs
+
+            found[fault] = Disturbs(fault, links, seed=plan.workload.seed, life=life)
+        elif fault.kind == "stop":
+            found[fault] = Stops(fault, launcher)
+        else:
+            found[fault] = Ends(fault, launcher)
+    return found

@@ -1,0 +1,229 @@
+"""Fault plans: how a file spells them, what is wrong with one, which links a partition strikes, what is drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psconform.errors import BadInput
+from psconform.faults.fault import Fault
+from psconform.faults.kinds import DATA, KINDS
+from psconform.faults.partitions import region, talks
+from psconform.faults.plan import load_plan, parse_plan, plan_text
+from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
+from psconform.faults.short import parse_faults
+from psconform.faults.when import When
+from psconform.layout import Layout, Link, Task
+from psconform.runner.plan import make_plan
+
+LAYOUT = Layout(ps=3, workers=4)
+STEPS = 50
+layouts = st.builds(Layout, ps=st.integers(1, 4), workers=st.integers(1, 5))
+
+
+def parsed(text, layout=LAYOUT):
+    return parse_plan(text, place="plan.toml", layout=layout, steps=STEPS)
+
+
+def entry(**fields):
+    return "[[fault]]\n" + "".join(f"{name.rstrip('_')} = {value!r}\n" for name, value in fields.items())
+
+
+def links(text, layout=LAYOUT):
+    return {str(link) for link in region(text, layout=layout, place="links")}
+
+
+def test_a_plan_says_what_strikes_whom_and_when():
+    stall, kill = parsed(
+        entry(kind="stall", links="worker:1->ps:0", at=20, until=25)
+        + entry(kind="kill", task="ps:2", at="1.5s", restart_after="200ms")
+    )
+    assert stall.links == (Link(Task("worker", 1), Task("ps", 0)),)
+    assert (stall.when, stall.until, stall.where) == (When("before-push", 20), When("before-push", 25), "worker:1")
+    assert str(stall) == "worker:1->ps:0@20..25"
+    assert stall.strikes == [
+        {"task": "worker:1", "phase": "before-push", "step": 20},
+        {"task": "worker", "phase": "before-push", "step": 25},
+    ]
+    assert (kill.task, kill.when.after_s, kill.restart_after_s, kill.heals) == (Task("ps", 2), 1.5, 0.2, True)
+    assert [fault.option for fault in (stall, kill)] == ["--faults", "--kill"]
+
+
+def test_a_job_stands_for_all_its_tasks():
+    assert [str(fault) for fault in parsed(entry(kind="kill", task="ps", at=9))] == ["ps:0@9", "ps:1@9", "ps:2@9"]
+
+
+def test_amounts_have_usual_values():
+    (usual,) = parsed(entry(kind="latency", links="ps:0<->worker:0", at=3, for_="2s"))
+    assert dict(usual.amounts) == {"ms": 50, "jitter_ms": 0}
+    (said,) = parsed(entry(kind="latency", links="ps:0<->worker:0", at=3, for_="2s", ms=7))
+    assert str(said) == "ps:0<->worker:0@3 ms=7 jitter_ms=0+2s"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fault = 3", "plan.toml: top level"),
+        ("[[fault", "plan.toml: is not TOML"),
+        ("[[faults]]", "plan.toml: top level: unknown field, got 'faults'; valid: fault (did you mean 'fault'?)"),
+        (entry(kind="stal", links="halves", at=1), "fault 1: kind: unknown kind, got 'stal'; valid: kill, "),
+        (entry(kind="kill", at=1), "fault 1: task: is missing. kill takes task = ps:0"),
+        (entry(kind="stall", at=1, until=2), "fault 1: links: is missing. stall takes links ="),
+        (entry(kind="kill", links="halves", at=1), "fault 1: links: is not for kill, it takes task, got 'halves'"),
+        (entry(kind="stall", task="ps:0", at=1, until=2), "fault 1: task: is not for stall, it takes links"),
+        (entry(kind="kill", task="ps:7", at=1), "no such task for it, got 'ps:7'; valid: ps, worker, ps:0"),
+        (entry(kind="poison", task="ps:0", at=1), "got 'ps:0'; valid: worker, worker:0"),
+        (entry(kind="poison", task="worker:0", at="1s"), "fault 1: at: must be a step"),
+        (
+            entry(kind="poison", task="worker:0", at=1, value="x"),
+            "fault 1: value: unknown value, got 'x'; valid: nan, inf",
+        ),
+        (entry(kind="kill", task="ps:0", at=1, value="nan"), "fault 1: value: is not for kill"),
+        (entry(kind="kill", task="ps:0"), "fault 1: at: is missing"),
+        (entry(kind="kill", task="ps:0", at=50), "fault 1: at: there are 50 steps, 0 to 49, got 50"),
+        (entry(kind="kill", task="ps:0", at=[1]), "fault 1: at: "),
+        (entry(kind="kill", task="ps:0", at=1, untl=3), "fault 1: unknown field, got 'untl'"),
+        (entry(kind="kill", task="ps:0", at=1, until=3), "fault 1: until: is not for kill, which is over by itself"),
+        (entry(kind="stop", task="ps:0", at=1), "fault 1: stop needs one end, until or for, got 'none'. Give until"),
+        (entry(kind="stop", task="ps:0", at=1, until=3, for_="1s"), "one end, until or for, got 'until and for'"),
+        (entry(kind="stop", task="ps:0", at=3, until=3), "fault 1: until: must come after at"),
+        (entry(kind="stop", task="ps:0", at="3s", until="2s"), "fault 1: until: must come after at"),
+        (entry(kind="stop", task="ps:0", at=3, until="3s"), "fault 1: until: must be a step if at is one"),
+        (entry(kind="stop", task="ps:0", at=3, until="restoring"), "fault 1: until: must be a step or a time"),
+        (entry(kind="stop", task="ps:0", at=3, for_="1h"), "fault 1: for: the time must be a number with its unit"),
+        (entry(kind="stop", task="ps:0", at=3, for_="9999s"), "fault 1: for: must be between 0 and 3600 s"),
+        (entry(kind="stop", task="ps:0", at=3, for_="1s", restart_after="1s"), "restart_after: is not for stop"),
+        (entry(kind="kill", task="ps:0", at=3, restart_after="soon"), "fault 1: restart_after: the time must be"),
+        (entry(kind="cut", links="halves", at=3, for_="1s", bytes=-1), "fault 1: bytes: must be between 0 and"),
+        (entry(kind="cut", links="halves", at=3, for_="1s", ms=1), "fault 1: ms: is not for cut, got 1; valid: bytes"),
+        (entry(kind="cut", links="half", at=3, for_="1s"), "fault 1: links: is no link and no partition, got 'half'"),
+        (entry(kind="cut", links="ps:0->ps:1", at=3, for_="1s"), "fault 1: links: ps:0 and ps:1 exchange nothing"),
+        (
+            entry(kind="cut", links="ps:0->worker:9", at=3, for_="1s"),
+            "fault 1: links: layout ps=3,worker=4 has no such",
+        ),
+        (entry(kind="cut", links="isolate ps:3", at=3, for_="1s"), "fault 1: links: layout ps=3,worker=4 has no such"),
+        (entry(kind="kill", task="ps:0", at=1) * 2, "--kill: is given twice, got 'ps:0@1'"),
+    ],
+)
+def test_what_is_wrong_is_named(text, says):
+    with pytest.raises(BadInput) as error:
+        parsed(text)
+    assert says in str(error.value)
+
+
+def test_a_plan_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(BadInput, match="--faults: cannot be read"):
+        load_plan(tmp_path / "none.toml", layout=LAYOUT, steps=STEPS)
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="not UTF-8"):
+        load_plan(tmp_path / "bytes.toml", layout=LAYOUT, steps=STEPS)
+
+
+@given(layout=layouts, seed=st.integers(0, 10**6), steps=st.integers(1, 200))
+def test_same_seed_same_plan_and_what_is_written_is_read_again(layout, seed, steps):
+    faults = drawn_plan("random", layout=layout, steps=steps, seed=seed)
+    assert 1 <= len(faults) <= MOST
+    assert faults == drawn_plan("random", layout=layout, steps=steps, seed=seed)
+    assert parse_plan(plan_text(faults), place="again", layout=layout, steps=steps) == faults
+    struck = [fault.task for fault in faults if fault.task is not None]
+    assert len(set(struck)) == len(struck)
+    assert all(fault.heals for fault in faults)
+
+
+def test_short_forms_are_plans():
+    spelled = {"kill": ["worker:1@after-push:9", "ps:0@2s"], "stop": ["worker:0@3..9"], "poison": ["worker:2@4=inf"]}
+    short = parse_faults(**spelled, restart_after="never", layout=LAYOUT, steps=STEPS)
+    assert parsed(plan_text(short)) == short
+
+
+def test_the_same_plan_in_another_process():
+    script = (
+        "from psconform.faults.plan import plan_text; from psconform.faults.random_plan import drawn_plan;"
+        "from psconform.layout import Layout;"
+        "print([plan_text(drawn_plan('random', layout=Layout(), steps=90, seed=seed)) for seed in range(50)])"
+    )
+    ran = [subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout for _ in range(2)]
+    assert ran[0] == ran[1]
+    assert ran[0].count(b"[[fault]]") >= 50
+
+
+def test_every_kind_is_drawn_and_only_those_asked_for():
+    drawn = {f.kind for seed in range(200) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)}
+    assert drawn == set(DRAWN) == {name for name, kind in KINDS.items() if kind.of != DATA}
+    some = {f.kind for seed in range(50) for f in drawn_plan("random:stall,kill", layout=LAYOUT, steps=9, seed=seed)}
+    assert some == {"stall", "kill"}
+    with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):
+        drawn_plan("random:stal", layout=LAYOUT, steps=STEPS, seed=0)
+
+
+def test_one_direction_and_both():
+    assert links("worker:1->ps:0") == {"worker:1->ps:0"}
+    assert links(" ps:0 <-> worker:1 ") == {"worker:1->ps:0", "ps:0->worker:1"}
+
+
+def test_one_task():
+    small = Layout(ps=2, workers=2)
+    assert links("mute worker:1", small) == {"worker:1->ps:0", "worker:1->ps:1"}
+    assert links("deaf worker:1", small) == {"ps:0->worker:1", "ps:1->worker:1"}
+    assert links("isolate worker:1", small) == links("mute worker:1", small) | links("deaf worker:1", small)
+    assert links("mute ps:0", small) == {"ps:0->worker:0", "ps:0->worker:1"}
+
+
+def test_halves_and_ring():
+    assert links("halves", Layout(ps=2, workers=2)) == {
+        *("worker:0->ps:1", "ps:1->worker:0"),
+        *("worker:1->ps:0", "ps:0->worker:1"),
+    }
+    assert links("ring", Layout(ps=3, workers=3)) == {
+        *("worker:0->ps:2", "ps:2->worker:0"),
+        *("worker:1->ps:0", "ps:0->worker:1"),
+        *("worker:2->ps:1", "ps:1->worker:2"),
+    }
+    with pytest.raises(BadInput, match=r"ring separates nobody in layout ps=2,worker=3"):
+        links("ring", Layout(ps=2, workers=3))
+
+
+@given(layout=layouts, name=st.sampled_from(["halves", "ring", "isolate worker:0", "deaf ps:0"]))
+def test_a_partition_strikes_links_that_carry_something(layout, name):
+    try:
+        found = region(name, layout=layout, place="links")
+    except BadInput:
+        return
+    assert list(found) == sorted(set(found))
+    assert all(talks(link.source, link.destination) for link in found)
+
+
+def test_a_run_is_repeated_with_its_plan(tmp_path):
+    (tmp_path / "plan.toml").write_text(entry(kind="kill", task="ps:0", at=9), encoding="utf-8")
+    short = make_plan(out=tmp_path / "run", faults=tmp_path / "plan.toml")
+    assert "--kill ps:0@9 --restart-after 1s" in short.repeat
+    (tmp_path / "plan.toml").write_text(entry(kind="term", task="ps:0", at=9), encoding="utf-8")
+    assert (
+        f"--faults {tmp_path}/run/faults.toml" in make_plan(out=tmp_path / "run", faults=tmp_path / "plan.toml").repeat
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"faults": 3}, "--faults: must be the path of a plan, or random, got 3"),
+        ({"faults": "none.toml"}, "--faults: cannot be read"),
+        ({"faults": "random", "layout": "ps=0,worker=2"}, "--faults: needs a ps"),
+        ({"faults": "random", "update": "sync", "quorum": 1}, "is for between-graph replication without --quorum"),
+        ({"faults": "random", "defect": "drop-gradient"}, "defect drop-gradient has no recovery"),
+    ],
+)
+def test_plans_that_do_not_go_with_other_options(options, says, tmp_path):
+    with pytest.raises(BadInput) as error:
+        make_plan(out=tmp_path, **options)
+    assert says in str(error.value)
+
+
+def test_faults_are_values():
+    (fault,) = parsed(entry(kind="term", task="ps:0", at=9))
+    assert {fault: 1}[Fault(kind="term", task=Task("ps", 0), when=When("before-push", 9), restart_after_s=1.0)] == 1

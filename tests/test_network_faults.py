@@ -1,0 +1,178 @@
+"""Faults of the network in real runs: they strike, that is seen on the target's own traffic, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from psconform import judge
+from psconform.api import check
+from psconform.errors import PsconformError
+from psconform.faults import server
+from psconform.faults.kinds import KINDS, NETWORK
+from psconform.launchers.local import LocalLauncher
+from psconform.runner.network import serve
+from psconform.runner.session import Session
+
+from .test_interrupt import until
+
+SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
+LONG_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session() as session:
+        yield session
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(**fields):
+        text = "".join(f"{name.rstrip('_')} = {json.dumps(value)}\n" for name, value in fields.items())
+        path = tmp_path / "plan.toml"
+        path.write_text(f"[[fault]]\n{text}", encoding="utf-8")
+        return path
+
+    return written
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.of == NETWORK])
+def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, kind):
+    """Sync and async in turn, and both directions of who sends."""
+    turn = list(KINDS).index(kind) % 2
+    plan = write(kind=kind, links=("worker:1->ps:0", "ps:0->worker:1")[turn], at=10, for_="500ms")
+    update = ("sync", "async")[turn]
+    run = judge(layout="ps=1,worker=2", update=update, steps=40, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+    (fault,) = run.as_dict()["faults"]
+    assert (fault["kind"], fault["of"], fault["at"]) == (kind, ("worker:1->ps:0", "ps:0->worker:1")[turn], "10")
+    shows = {"stall": "bytes held back", "refuse": "ended", "reset": "ended", "cut": "ended"}.get(
+        kind, "passed through it"
+    )
+    assert shows in fault["evidence"]
+    assert "came" in fault["healed"]
+    assert run.verdicts["L1"].status == "valid"
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update):
+    """In async the other worker trains on meanwhile; in sync everybody waits, and the fault is healed for that."""
+    plan = write(kind="stall", links="worker:1<->ps:0", at=5, until=60)
+    run = judge(layout="ps=1,worker=2", update=update, steps=80, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+    events = [json.loads(line) for line in (tmp_path / "run/events/psconform-0.jsonl").read_text().splitlines()]
+    on, off = (event["did_ns"] for event in events if event["kind"] == "fault")
+    acked = {
+        worker: [
+            event["step"]
+            for line in (tmp_path / f"run/events/worker-{worker}.jsonl").read_text().splitlines()
+            if (event := json.loads(line))["kind"] == "ack" and on < event["mono_ns"] < off
+        ]
+        for worker in (0, 1)
+    }
+    assert acked[1] == []
+    assert len(acked[0]) > 40 if update == "async" else acked[0] == []
+
+
+@pytest.mark.psconform
+def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[[fault]]\nkind = "stall"\nlinks = "halves"\nat = 10\nfor = "600ms"\n'
+        '[[fault]]\nkind = "kill"\ntask = "ps:1"\nat = 10\nrestart_after = "200ms"\n'
+        '[[fault]]\nkind = "latency"\nlinks = "isolate worker:0"\nat = 8\nuntil = 20\nms = 5\njitter_ms = 3\n',
+        encoding="utf-8",
+    )
+    run = judge(layout="ps=2,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+    assert len(run.as_dict()["faults"]) == 3
+
+
+@pytest.mark.psconform
+def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
+    """This ps never dials its workers, so there is nothing that could be refused."""
+    plan = write(kind="refuse", links="ps:0->worker:1", at=3, for_="100ms")
+    run = judge(
+        str(SOCKETS),
+        update="async",
+        layout="ps=1,worker=2",
+        steps=20,
+        faults=plan,
+        session=session,
+        out=tmp_path / "run",
+    )
+    assert run.exit_code == 2
+    assert "refuse ps:0->worker:1@3+100ms was not seen to take effect" in run.explain()
+    assert not [verdict for verdict in run.verdicts.values() if verdict.status == "valid"]
+
+
+def servers():
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "toxiproxy-server" in " ".join(process.info["cmdline"] or [])
+    ]
+
+
+def tasks_of(folder):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PSCONFORM_SPEC", "").startswith(str(folder)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def struck(folder):
+    path = folder / "events/psconform-0.jsonl"
+    return path.exists() and '"fault"' in path.read_text()
+
+
+@pytest.mark.psconform
+def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, tmp_path):
+    """SIGKILL of psconform; of proxies on a server that is not its own, too."""
+    with LocalLauncher(preload=None) as launcher:
+        theirs = serve(launcher, log=tmp_path / "toxiproxy.log")
+        before = {process.pid for process in servers()}
+        for number, url in enumerate(("", theirs.url)):
+            folder = tmp_path / f"run{number}"
+            plan = write(kind="stall", links="isolate worker:1", at=5, for_="600s")
+            command = [sys.executable, "-m", "psconform", "run", "--layout", "ps=1,worker=2", "--steps", "40"]
+            environment = {**os.environ, "TOXIPROXY_URL": url}
+            process = subprocess.Popen([*command, "--faults", str(plan), "--out", str(folder)], env=environment)
+            until(lambda folder=folder: struck(folder), seconds=LONG_S)
+            assert bool(theirs.proxies()) is bool(url)
+            assert bool({p.pid for p in servers()} - before) is not bool(url)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            until(lambda: not theirs.proxies() and {p.pid for p in servers()} <= before, seconds=LONG_S)
+            until(lambda folder=folder: not tasks_of(folder), seconds=LONG_S)
+
+            judged = check(folder)
+            assert judged.exit_code == 2
+            assert "psconform's own record of the run has no end event" in judged.explain()
+
+
+def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:9")
+    plan = write(kind="stall", links="isolate worker:1", at=5, for_="1s")
+    with pytest.raises(
+        PsconformError, match=r"network faults need Toxiproxy, and there is none \(TOXIPROXY_URL: .*Install Go"
+    ):
+        judge(str(SOCKETS), update="async", layout="ps=1,worker=2", steps=20, faults=plan, out=tmp_path / "run")
+    plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
+    run = judge(str(SOCKETS), update="async", layout="ps=1,worker=2", steps=20, faults=plan, out=tmp_path / "other")
+    assert run.exit_code == 0, run.explain()
+    assert server.find().found is None

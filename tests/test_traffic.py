@@ -1,0 +1,59 @@
+"""What the kernel says of connections, and what is made of it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from psconform.faults.traffic import Flow, Meter, available, flows
+
+
+@pytest.fixture
+def server():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def dial(server, family):
+    host, port = server.getsockname()
+    line = socket.socket(family)
+    line.connect((host, port) if family == socket.AF_INET else (f"::ffff:{host}", port))
+    return line
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_bytes_of_open_connections_to_an_address(server, family):
+    """gRPC dials IPv4 addresses from IPv6 sockets."""
+    address = "{}:{}".format(*server.getsockname())
+    assert available() == ""
+    assert flows([address]) == {address: {}}
+    with dial(server, family) as near, server.accept()[0] as far:
+        near.sendall(b"x" * 1000)
+        far.recv(1000, socket.MSG_WAITALL)
+        far.sendall(b"y" * 70)
+        near.recv(70, socket.MSG_WAITALL)
+        port = near.getsockname()[1]
+        assert flows([address]) == {address: {port: Flow(sent=1000, received=70)}}
+
+
+def test_a_meter_counts_from_when_it_was_made():
+    meter = Meter.since({5: Flow(100, 10)})
+    meter.look({5: Flow(130, 10), 6: Flow(7, 2)})
+    assert (meter.sent, meter.received, meter.ended) == (37, 2, 0)
+    meter.look({6: Flow(8, 2)})
+    assert (meter.sent, meter.received, meter.ended) == (38, 2, 1)
+
+
+def test_a_port_that_is_taken_again_is_another_connection():
+    meter = Meter.since({5: Flow(100, 10)})
+    meter.look({5: Flow(20, 1)})
+    assert (meter.sent, meter.received, meter.ended) == (20, 1, 1)
+
+
+def test_who_dies_takes_its_connections_along():
+    meter = Meter.since({5: Flow(100, 10)})
+    meter.look({}, expected=True)
+    assert meter.ended == 0
+    meter.look({}, expected=False)
+    assert meter.ended == 0
