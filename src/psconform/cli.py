@@ -1,4 +1,4 @@
-"""The command line ``psconform``: run, check, list, doctor, clean."""
+"""The command line ``psconform``: run, check, plot, list, doctor, clean; replay and shrink are in cli_again.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
+from .cli_again import replay, shrink
 from .errors import BadInput, PsconformError
 from .faults.short import RESTART_AFTER
 from .history.manifest import STEPS
@@ -25,6 +24,7 @@ from .runner.draw import make_plans
 from .runner.plan import make_plan
 from .runner.series import Series, run_series
 from .runner.session import Session
+from .terminal import Json, print_run, run_folder
 from .version import __version__
 
 app = typer.Typer(
@@ -37,7 +37,6 @@ app = typer.Typer(
 )
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 """click's UsageError: recent versions of typer carry their own copy of click."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
 
 @app.command()
@@ -177,21 +176,21 @@ def run(
     for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
         if given and repeat is None:
             raise BadInput(option, "is for a series: give --repeat N, too")
-    folder = _run_folder(out)
+    folder = run_folder(out)
     if repeat is not None:
         plans = make_plans(target, out=folder, repeat=repeat, random_layouts=random_layouts, **options)
         _run_series(Series(plans, folder), keep_valid=keep_valid, as_json=as_json)
     plan = make_plan(target, out=folder, **options)
     with Session() as session, show_progress(plan) as notify:
         judged = run_plan(plan, session=session, notify=notify)
-    _print_run(judged.as_dict(), judged.text(), as_json=as_json)
+    print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
 
 
 def _run_series(series: Series, *, keep_valid: bool, as_json: bool) -> NoReturn:
     with Session() as session, show_series(series) as (notify, done):
         run_series(series, session, notify=notify, done=done, keep_valid=keep_valid)
-    _print_run(series.as_dict(), series_summary(series), as_json=as_json)
+    print_run(series.as_dict(), series_summary(series), as_json=as_json)
     if series.interrupted:
         raise KeyboardInterrupt  # said, and turned into 130, as for a single run
     raise typer.Exit(series.exit_code)
@@ -209,7 +208,7 @@ def check(
         judged = check_folder(folder)
     except OSError as error:
         raise BadInput(str(folder), f"cannot be read ({error.strerror})") from None
-    _print_run(judged.as_dict(), judged.text(), as_json=as_json)
+    print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
 
 
@@ -228,6 +227,9 @@ def plot(
     plot_run(judge_folder(folder), path)
     sys.stdout.write(f"{path}\n")
 
+
+app.command()(replay)
+app.command()(shrink)
 
 Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults"]
 
@@ -293,29 +295,6 @@ def _options(
     ] = False,
 ) -> None:
     del version
-
-
-def _run_folder(out: Path | None) -> Path:
-    """The run folder; one that cannot be used is refused before anything has started."""
-    if out is None:
-        return Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-    try:
-        out = out if out.name not in ("", "..") else out.resolve()
-        above = next(path for path in (out, *out.absolute().parents) if path.exists())
-        if above != out and not above.is_dir():
-            raise BadInput("--out", f"cannot be made ({above} is not a folder)", value=str(out))
-        if above == out and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(out))
-    except OSError as error:
-        raise BadInput("--out", f"cannot be used ({error.strerror})", value=str(out)) from None
-    return out
-
-
-def _print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
-    else:
-        Console(soft_wrap=True, highlight=False).print(text)
 
 
 def main() -> None:

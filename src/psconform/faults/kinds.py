@@ -114,6 +114,11 @@ def _network() -> str:
     return available()
 
 
+def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
+    """The parameters of a kind where nothing else is said; of one that must be said, its least."""
+    return tuple((key, a.least if a.usual is None else a.usual) for key, a in KINDS[name].amounts.items())
+
+
 def check_available(names: Iterable[str]) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
     if not any(KINDS[name].of == NETWORK for name in names):

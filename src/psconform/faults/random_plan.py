@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import BadInput
@@ -40,6 +41,11 @@ def drawn_plan(text: str, *, layout: Layout, steps: int, seed: int) -> tuple[Fau
         if name not in DRAWN:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=DRAWN)
     generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(kinds)}")
+    return draw(generator, kinds, layout=layout, steps=steps)
+
+
+def draw(generator: random.Random, kinds: Sequence[str] = DRAWN, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
+    """One to three faults of these kinds, no two of one process."""
     faults: list[Fault] = []
     for _ in range(generator.randint(1, MOST)):
         fault = _draw(generator, generator.choice(kinds), layout=layout, steps=steps)

@@ -79,6 +79,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     faults: list[str] = []
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every
     checkpoint_seconds: float = 0.0
+    patience_s: float = 60.0
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

@@ -53,6 +53,7 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         faults=[f"{fault.kind} {fault}" for fault in plan.faults],
         checkpoint_every=plan.checkpoint_every,
         checkpoint_seconds=plan.checkpoint_seconds,
+        patience_s=plan.patience_s,
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},

@@ -1,0 +1,65 @@
+"""How one cluster is broken and judged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psconform.api import Run
+from psconform.faults.fault import Fault
+from psconform.faults.plan import plan_text
+from psconform.plugin import chosen
+from psconform.targets.reference import find_target
+
+Judge = Callable[..., Run]
+STEPS = 40
+
+
+def trains(workload: str) -> pytest.MarkDecorator:
+    """A target that does not say that it trains a workload is not asked to."""
+    lacks = workload not in find_target(chosen.target).workloads
+    return pytest.mark.skipif(lacks, reason=f"the target does not train {workload} (workloads in its target.toml)")
+
+
+@dataclass
+class Tally:
+    """Clusters of this pytest run, and those of which nothing could be said, each with its reason."""
+
+    runs: int = 0
+    undecided: list[str] = field(default_factory=list)
+
+
+tally = Tally()
+
+
+def survives(update: str) -> pytest.MarkDecorator:
+    """A target that does not say that it recovers from checkpoints is not broken."""
+    claims = find_target(chosen.target).claims.get(update)
+    lacks = claims is None or claims.recovery != "checkpoint"
+    return pytest.mark.skipif(
+        lacks, reason=f'the target does not recover (recovery = "checkpoint" in [claims.{update}])'
+    )
+
+
+def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **options: Any) -> None:
+    """Run one cluster with these faults: no claimed guarantee may be violated.
+
+    A failure prints how to run it again, and how to make it smaller. What is undecided (a fault that touched nothing,
+    say) is no failure of the target; ``test_undecided.py`` fails if that is more than one run in a hundred.
+    """
+    plan = folder / "plan.toml"
+    plan.write_text(plan_text(faults), encoding="utf-8")
+    run = judge(faults=plan, steps=STEPS, **options)
+    tally.runs += 1
+    if run.exit_code == 1:
+        again = f"psconform replay {run.folder} --times 5\npsconform shrink {run.folder}"
+        pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}\n{again}", pytrace=False)
+    if run.exit_code == 2:
+        reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
+        tally.undecided.append(f"{run.repeat}: {reasons[0]}")
+    shutil.rmtree(run.folder)

@@ -1,0 +1,59 @@
+"""Every kind of fault, on every role, in every update mode: pairs of these in ci, all of them in nightly."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from allpairspy import AllPairs
+
+from psconform.faults.fault import Fault
+from psconform.faults.kinds import DATA, KINDS, NETWORK, usual_amounts
+from psconform.faults.partitions import region
+from psconform.faults.when import When
+from psconform.layout import Layout, Task
+from psconform.plugin import chosen
+
+from .survive import STEPS, Judge, must_survive, survives
+
+KIND = tuple(name for name, kind in KINDS.items() if kind.of != DATA)
+ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
+"""worker:0 is the chief."""
+MOMENT = ("before-push", "after-push")
+UPDATE = ("sync", "async")
+LAYOUT = Layout(ps=2, workers=3)
+FACTORS = (KIND, ROLE, UPDATE, MOMENT)
+Case = tuple[str, str, str, str]
+
+
+def cases() -> list[Case]:
+    """A pairwise covering array; in nightly the whole product; in quick every eighth row of the array."""
+    if chosen.profile == "nightly":
+        return list(product(*FACTORS))
+    rows = [tuple(row) for row in AllPairs([list(factor) for factor in FACTORS])]
+    return rows if chosen.profile == "ci" else rows[::8]
+
+
+def fault_of(kind: str, role: str, moment: str) -> Fault:
+    """One fault of this kind: of the task, or of all its links, or one of them where isolating it is too much."""
+    said: dict[str, Any] = {"kind": kind, "when": When(moment, STEPS // 3), "amounts": usual_amounts(kind)}
+    if KINDS[kind].lasts:
+        said["lasts_s"] = 0.5
+    if KINDS[kind].restarts:
+        said["restart_after_s"] = 0.2
+    if KINDS[kind].of != NETWORK:
+        return Fault(task=Task.parse(role), **said)
+    where = f"mute {role}" if moment == "before-push" else f"isolate {role}"
+    return Fault(region=where, links=region(where, layout=LAYOUT, place="case"), **said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "update", "moment"),
+    [pytest.param(*case, marks=survives(case[2]), id="-".join(case)) for case in cases()],
+)
+def test_a_fault_of_a_role(judge: Judge, tmp_path: Path, kind: str, role: str, update: str, moment: str) -> None:
+    """R1 to R4, R6, R7, L1, S1, S3, A5, C3."""
+    faults = [fault_of(kind, role, moment)]
+    must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)

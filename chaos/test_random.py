@@ -1,0 +1,73 @@
+"""Drawn plans on drawn layouts: whatever breaks, what is claimed holds (R1 to R4, R6, R7, L1, S1, S3, A5, C1, C3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psconform.faults.fault import Fault
+from psconform.faults.random_plan import draw
+from psconform.layout import Layout
+from psconform.plugin import suite_settings
+
+from .survive import STEPS, Judge, must_survive, survives, trains
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A cluster, and what breaks in it."""
+
+    layout: Layout
+    seed: int
+    checkpoint_every: int
+    faults: tuple[Fault, ...]
+
+
+@st.composite
+def broken(draws: st.DrawFn) -> Broken:
+    """One to three faults of whatever kinds this target can be broken by."""
+    layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3)))
+    faults = draw(draws(st.randoms(use_true_random=False)), layout=layout, steps=STEPS)
+    return Broken(layout, draws(st.integers(0, 2**31 - 1)), draws(st.integers(3, 15)), faults)
+
+
+def run(judge: Judge, folder: Path, example: Broken, *, update: str, workload: str = "ledger") -> None:
+    """Judge one."""
+    must_survive(
+        judge,
+        example.faults,
+        folder=folder,
+        layout=example.layout.text,
+        update=update,
+        workload=workload,
+        seed=example.seed,
+        checkpoint_every=example.checkpoint_every,
+    )
+
+
+@survives("sync")
+@suite_settings(quick=3, ci=16, nightly=200)
+@given(example=broken())
+def test_sync(judge: Judge, tmp_path: Path, example: Broken) -> None:
+    """A round half in, a release half out."""
+    run(judge, tmp_path, example, update="sync")
+
+
+@survives("async")
+@suite_settings(quick=3, ci=16, nightly=200)
+@given(example=broken())
+def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
+    """Each gradient by itself."""
+    run(judge, tmp_path, example, update="async")
+
+
+@survives("sync")
+@trains("digits")
+@suite_settings(quick=1, ci=6, nightly=60)
+@given(example=broken())
+def test_sync_trains_as_serial_training_does(judge: Judge, tmp_path: Path, example: Broken) -> None:
+    """C1, R5: the path of serial training, each sample once, however often a part of it was taken back."""
+    run(judge, tmp_path, example, update="sync", workload="digits")

@@ -1,0 +1,101 @@
+"""``psconform replay`` and ``psconform shrink``: a stored run again, as it was or smaller."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .errors import BadInput
+from .report.series import show_series
+from .report.series import summary as series_summary
+from .runner import again
+from .runner.plan import Plan
+from .runner.series import run_series
+from .runner.session import Session
+from .runner.shrink import Try
+from .runner.shrink import shrink as shrink_plan
+from .runner.verdicts import judge_folder, store
+from .terminal import Json, print_run, run_folder
+
+Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+Out = Annotated[Path | None, typer.Option(help="Where to put it, new or empty. Default: psconform-runs/TIME.")]
+
+
+def replay(
+    folder: Folder,
+    times: Annotated[int, typer.Option(metavar="N", help="Run it so often.")] = 1,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run a stored run again, with the same plan and seed, and say how often its verdict came back.
+
+    Exits as a series does: with the worst that came of it.
+    """
+    found = again.replayed(folder, times=times, out=run_folder(out))
+    with Session() as session, show_series(found.series) as (notify, done):
+        run_series(found.series, session, notify=notify, done=done)
+    content = {**found.series.as_dict(), "came_back": found.came_back, "summary": found.summary}
+    text = series_summary(found.series)
+    text.append(f"{found.summary}\n", style="bold")
+    print_run(content, text, as_json=as_json)
+    if found.series.interrupted:
+        raise KeyboardInterrupt
+    raise typer.Exit(found.series.exit_code)
+
+
+def shrink(
+    folder: Folder,
+    runs: Annotated[int, typer.Option(metavar="N", help="Each smaller plan is run up to so often ...")] = 3,
+    failing: Annotated[int, typer.Option(metavar="K", help="... and taken if it fails so often.")] = 2,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Find a smaller plan that still fails: fewer faults, tasks, steps. It is run once more, and that run is kept.
+
+    It fails if one of the guarantees is violated that the stored run violates. Exits as that last run.
+    """
+    if not 1 <= failing <= runs <= 100:
+        raise BadInput("--failing", f"must be between 1 and --runs ({runs}), and those at most 100", value=failing)
+    kept = run_folder(out)
+    before, plan = judge_folder(folder), again.stored_plan(folder, out=kept)
+    if before.exit_code != 1:
+        raise BadInput(str(folder), "violates nothing, so there is nothing to shrink")
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}")
+    with Session() as session, tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch:
+        number = 0
+
+        def fails(smaller: Plan) -> bool:
+            nonlocal number
+            number += 1
+            place = Path(scratch) / f"{number:04}"
+            session.run(replace(smaller, out=place))
+            judged = judge_folder(place)
+            return again.same_verdict(before, judged.exit_code, again.violated_in(judged))
+
+        def tell(tried: Try) -> None:
+            word = f"still fails, {_size(tried.plan)}" if tried.taken else "does not"
+            console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}")
+
+        smallest = shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
+        session.run(replace(smallest, out=kept))
+    judged = judge_folder(kept)
+    store(judged)
+    from .api import Run  # it imports more than a wrong folder needs
+
+    result = Run(judged)
+    print_run(result.as_dict(), result.text(), as_json=as_json)
+    if not as_json:
+        sys.stdout.write(f"shrunk to {_size(smallest)} in {number} runs\n")
+    raise typer.Exit(judged.exit_code)
+
+
+def _size(plan: Plan) -> str:
+    faults = f"{len(plan.faults)} fault{'' if len(plan.faults) == 1 else 's'}"
+    return f"{faults} on {plan.layout.text}, {plan.workload.steps} steps"

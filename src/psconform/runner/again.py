@@ -1,0 +1,129 @@
+"""The plan of a stored run, to run it again, as it was or smaller."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BadInput
+from ..faults.fault import Fault
+from ..faults.plan import load_plan, parse_plan, plan_text
+from ..history.manifest import Manifest
+from ..layout import Layout
+from ..targets.reference import find_target
+from .options import check_faults, check_phases
+from .plan import FAULTS, Plan
+from .series import Series
+from .verdicts import Judged, judge_folder
+
+
+def stored_plan(folder: Path, *, out: Path) -> Plan:
+    """What a run folder is of, to be run into another one.
+
+    Raises:
+        BadInput: it is no run folder, or its target is not there any more, or cannot do it any more.
+    """
+    manifest = Manifest.read(folder)
+    workload, layout = manifest.workload, manifest.layout
+    name = manifest.target if manifest.target == "reference" else manifest.source
+    target = find_target(
+        name,
+        defect=manifest.defect,
+        layout=layout,
+        steps=workload.steps,
+        workload=workload.name,
+        compression=workload.compression,
+    )
+    plan = Plan(
+        target=target,
+        layout=layout,
+        workload=workload,
+        out=out,
+        defect=manifest.defect,
+        checkpoint_every=manifest.checkpoint_every,
+        checkpoint_seconds=manifest.checkpoint_seconds,
+        patience_s=manifest.patience_s,
+        spelled=name,
+    )
+    if not manifest.faults:
+        return plan
+    if not (folder / FAULTS).is_file():
+        raise BadInput(str(folder), f"had faults ({', '.join(manifest.faults)}), and has no {FAULTS}")
+    return _with(plan, load_plan(folder / FAULTS, layout=layout, steps=workload.steps))
+
+
+def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) -> Plan:
+    """The same plan on another layout, with fewer steps, or with other faults.
+
+    Raises:
+        BadInput: that cannot be run: a fault is of a task that is not there, a defect needs more steps, ...
+    """
+    target = find_target(
+        plan.spelled,
+        defect=plan.defect,
+        layout=layout,
+        steps=steps,
+        workload=plan.workload.name,
+        compression=plan.workload.compression,
+    )
+    target.claimed(layout)
+    workers = {str(task) for task in layout.worker_tasks}
+    workload = msgspec.structs.replace(
+        plan.workload,
+        steps=steps,
+        read_every=min(plan.workload.read_every, steps),
+        slow=tuple(pair for pair in plan.workload.slow if pair[0] in workers),
+        batches=tuple(pair for pair in plan.workload.batches if pair[0] in workers and pair[1] < steps),
+    )
+    again = parse_plan(plan_text(faults), place="faults", layout=layout, steps=steps)
+    return _with(dataclasses.replace(plan, target=target, layout=layout, workload=workload), again)
+
+
+def _with(plan: Plan, faults: tuple[Fault, ...]) -> Plan:
+    check_faults(faults)
+    check_phases(faults, plan.target)
+    return dataclasses.replace(plan, faults=faults)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A stored run, and what came of it when it was run again."""
+
+    before: Judged
+    series: Series
+
+    @property
+    def came_back(self) -> int:
+        """How many runs ended as the stored one: all valid, undecided, or with one of the same guarantees violated."""
+        return sum(same_verdict(self.before, o.exit_code, o.names("violated")) for o in self.series.outcomes)
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        violated = violated_in(self.before)
+        word = {0: "valid", 1: f"violated {', '.join(violated)}", 2: "unknown"}[self.before.exit_code]
+        return f"the verdict ({word}) came back in {self.came_back} of {len(self.series.outcomes)} runs"
+
+
+def violated_in(judged: Judged) -> list[str]:
+    """Names of the guarantees that did not hold."""
+    return [verdict.guarantee for verdict in judged.verdicts if verdict.status == "violated"]
+
+
+def same_verdict(before: Judged, exit_code: int, violated: Sequence[str]) -> bool:
+    """Whether a run says what the stored one said; which reads show a bug, and so which checks, may differ."""
+    if before.exit_code != exit_code:
+        return False
+    return exit_code != 1 or bool(set(violated) & set(violated_in(before)))
+
+
+def replayed(folder: Path, *, times: int, out: Path) -> Replay:
+    """The stored run judged, and the plans to run; raises BadInput."""
+    if not 1 <= times <= 10_000:
+        raise BadInput("--times", "must be between 1 and 10000", value=times)
+    plans = [stored_plan(folder, out=out / f"{number:04}") for number in range(1, times + 1)]
+    return Replay(judge_folder(folder), Series(plans, out))

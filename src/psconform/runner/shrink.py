@@ -1,0 +1,126 @@
+"""A failing plan made smaller: fewer faults, tasks and steps, as long as it still fails in k of n runs.
+
+The reduction is greedy, as in delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
+Input, 2002): what is tried first is what makes a plan easiest to read. Each smaller plan is run, for a race may need
+several tries to show; it is dropped as soon as it cannot come to k failures any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..errors import BadInput
+from ..faults.fault import Fault
+from ..faults.when import When
+from ..layout import Layout
+from .again import changed
+from .plan import Plan
+
+LEAST_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Try:
+    """A smaller plan and how often it failed."""
+
+    what: str
+    plan: Plan
+    failed: int
+    runs: int
+    taken: bool
+
+
+Fails = Callable[[Plan], bool]
+
+
+def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], None]) -> Plan:
+    """The smallest plan that is found, which may be ``plan`` itself.
+
+    Args:
+        plan: what failed.
+        fails: runs a plan once; True if it fails as ``plan`` did.
+        k: so many of
+        n: runs must fail.
+        tell: is called with everything that was tried.
+    """
+    rejected: set[str] = set()  # what mattered in a larger plan is taken to matter in a smaller one
+    taken = True
+    while taken:
+        taken = False
+        for what, smaller in candidates(plan):
+            if what in rejected:
+                continue
+            found = _try(what, smaller, fails, k=k, n=n)
+            tell(found)
+            if found.taken:
+                plan, taken = smaller, True
+                break
+            rejected.add(what)
+    return plan
+
+
+def _try(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
+    failed = 0
+    for run in range(1, n + 1):
+        failed += fails(plan)
+        if failed == k or failed + n - run < k:
+            return Try(what, plan, failed, run, failed == k)
+    return Try(what, plan, failed, n, failed >= k)
+
+
+def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Plans one step smaller that can be run, the most telling first."""
+    layout, steps, faults = plan.layout, plan.workload.steps, plan.faults
+    for number, fault in enumerate(faults):
+        rest = (*faults[:number], *faults[number + 1 :])
+        alike = sum((other.kind, other.of) == (fault.kind, fault.of) for other in faults[:number])
+        name = f"{fault.kind} {fault.of}" + (f" (number {alike + 1})" if alike else "")
+        yield from _possible(f"without {name}", plan, faults=rest)
+    for ps in dict.fromkeys((1, layout.ps - 1)):
+        if 0 < ps < layout.ps:
+            smaller = dataclasses.replace(layout, ps=ps)
+            yield from _possible(f"on {smaller.text}", plan, layout=smaller)
+    for workers in dict.fromkeys((1, 2, layout.workers - 1)):
+        if 0 < workers < layout.workers:
+            smaller = dataclasses.replace(layout, workers=workers)
+            yield from _possible(f"on {smaller.text}", plan, layout=smaller)
+    for fewer in dict.fromkeys((_last_step(faults) + 3, steps // 2, steps * 3 // 4)):
+        if LEAST_STEPS <= fewer < steps:
+            yield from _possible(f"{fewer} steps", plan, steps=fewer)
+    half = tuple(_earlier(fault) for fault in faults)
+    if half != faults:
+        yield from _possible(f"faults up to step {_last_step(half)}", plan, faults=half)
+
+
+def _possible(
+    what: str, plan: Plan, *, layout: Layout | None = None, steps: int = 0, faults: tuple[Fault, ...] | None = None
+) -> Iterator[tuple[str, Plan]]:
+    try:
+        smaller = changed(
+            plan,
+            layout=layout or plan.layout,
+            steps=steps or plan.workload.steps,
+            faults=plan.faults if faults is None else faults,
+        )
+    except BadInput:  # a fault is of a task that would not be there, say
+        return
+    yield what, smaller
+
+
+def _last_step(faults: tuple[Fault, ...]) -> int:
+    return max(
+        (when.step or 0 for fault in faults for when in (fault.when, fault.until) if when is not None), default=0
+    )
+
+
+def _earlier(fault: Fault) -> Fault:
+    """At half its step, and as long."""
+    if fault.when.step is None:
+        return fault
+    by = fault.when.step - fault.when.step // 2
+    until = fault.until
+    if until is not None and until.step is not None:
+        until = When(until.phase, until.step - by)
+    return dataclasses.replace(fault, when=When(fault.when.phase, fault.when.step - by), until=until)

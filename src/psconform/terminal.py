@@ -1,0 +1,41 @@
+"""What the commands of the command line share: where a run goes, how a result is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from .errors import BadInput
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+
+
+def run_folder(out: Path | None) -> Path:
+    """A new run folder; one that cannot be used is refused before anything has started."""
+    if out is None:
+        return Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    try:
+        out = out if out.name not in ("", "..") else out.resolve()
+        above = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if above != out and not above.is_dir():
+            raise BadInput("--out", f"cannot be made ({above} is not a folder)", value=str(out))
+        if above == out and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(out))
+    except OSError as error:
+        raise BadInput("--out", f"cannot be used ({error.strerror})", value=str(out)) from None
+    return out
+
+
+def print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
+    """A result on standard output, for people or for machines."""
+    if as_json:
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    else:
+        Console(soft_wrap=True, highlight=False).print(text)

@@ -1,0 +1,143 @@
+"""A stored run again: as it was (replay), or with fewer faults, tasks and steps (shrink)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from psconform import judge
+from psconform.errors import BadInput
+from psconform.runner.again import changed, stored_plan
+from psconform.runner.plan import make_plan
+from psconform.runner.shrink import candidates, shrink
+
+SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
+PLAN = """
+[[fault]]
+kind = "latency"
+links = "worker:2<->ps:0"
+at = 5
+until = 12
+ms = 3
+
+[[fault]]
+kind = "kill"
+task = "ps:0"
+at = 30
+
+[[fault]]
+kind = "stop"
+task = "worker:1"
+at = 15
+for = "300ms"
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
+    return make_plan(out=tmp_path / "run", layout="ps=2,worker=3", steps=60, faults=tmp_path / "plan.toml")
+
+
+def psconform(*arguments):
+    command = [sys.executable, "-m", "psconform", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_without_what_does_not_matter(plan):
+    """It fails whenever ps:0 is killed, and two workers are there to see it."""
+    told = []
+
+    def fails(smaller):
+        return any(fault.kind == "kill" for fault in smaller.faults) and smaller.layout.workers >= 2
+
+    smallest = shrink(plan, fails, k=1, n=1, tell=told.append)
+    assert [str(fault.kind) for fault in smallest.faults] == ["kill"]
+    assert (smallest.layout.ps, smallest.layout.workers, smallest.faults[0].when.step) == (1, 2, 0)
+    assert smallest.workload.steps <= 10
+    assert any(tried.taken for tried in told)
+    assert any(not tried.taken for tried in told)
+    assert len(told) < 40
+
+
+def test_two_faults_that_only_matter_together(plan):
+    def fails(smaller):
+        return {fault.kind for fault in smaller.faults} >= {"kill", "stop"}
+
+    smallest = shrink(plan, fails, k=1, n=1, tell=lambda _: None)
+    assert sorted(fault.kind for fault in smallest.faults) == ["kill", "stop"]
+
+
+def test_what_fails_too_rarely_is_not_taken(plan):
+    answers = iter([True, False, False] + [False] * 1000)
+    assert shrink(plan, lambda _: next(answers), k=2, n=3, tell=lambda _: None) == plan
+    runs = []
+    shrink(plan, lambda _: False, k=2, n=3, tell=lambda tried: runs.append(tried.runs))
+    assert set(runs) == {2}, "the third run could not have helped"
+
+
+def test_smaller_plans_can_be_run(plan):
+    """No fault of a task that is not there, no step beyond the last."""
+    for _, smaller in candidates(plan):
+        tasks = set(smaller.layout.tasks)
+        for fault in smaller.faults:
+            assert fault.task is None or fault.task in tasks
+            assert {end for link in fault.links for end in (link.source, link.destination)} <= tasks
+            assert (fault.when.step or 0) < smaller.workload.steps
+    with pytest.raises(BadInput, match="no such task"):
+        changed(plan, layout=plan.layout.__class__(ps=2, workers=1), steps=60, faults=plan.faults)
+
+
+def test_a_defect_keeps_what_it_needs_to_show(tmp_path):
+    plan = make_plan(out=tmp_path, update="async", defect="no-fence", kill="ps:0@30", steps=60, checkpoint_every=10)
+    assert all(smaller.workload.steps >= 40 for _, smaller in candidates(plan))
+
+
+@pytest.mark.psconform
+def test_a_run_of_another_target_is_replayed(tmp_path):
+    options = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "seed": 5, "patience_s": 33.0}
+    run = judge(SOCKETS, **options, stop="worker:1@4..9", slow="worker:0=1ms", out=tmp_path / "run")
+    again = stored_plan(tmp_path / "run", out=tmp_path / "again")
+    assert again.repeat == run.repeat
+    done = psconform("replay", tmp_path / "run", "--times", 2, "--out", tmp_path / "again", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["summary"] == "the verdict (valid) came back in 2 of 2 runs"
+    assert (tmp_path / "again/0002/faults.toml").read_text() == (tmp_path / "run/faults.toml").read_text()
+    healthy = psconform("shrink", tmp_path / "run", "--out", tmp_path / "small")
+    assert healthy.returncode == 3
+    assert "violates nothing, so there is nothing to shrink" in healthy.stderr
+
+
+@pytest.mark.psconform
+def test_a_bug_comes_back_and_is_shrunk_to_the_fault_that_shows_it(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
+    options = {"update": "async", "steps": 60, "defect": "no-fence", "checkpoint_every": 10}
+    run = judge(**options, faults=tmp_path / "plan.toml", out=tmp_path / "run")
+    assert "R6" in run.violated
+    done = psconform("shrink", tmp_path / "run", "--runs", 2, "--failing", 1, "--out", tmp_path / "small")
+    assert done.returncode == 1, done.stderr
+    assert "shrunk to 1 fault on ps=1,worker=1" in done.stdout
+    assert "kill ps:0" in (tmp_path / "small/manifest.json").read_text()
+    assert "without kill ps:0" in done.stderr
+    assert "does not" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("replay", "nowhere"), "is not a run folder"),
+        (("shrink", "nowhere"), "is not a run folder"),
+        (("replay", "nowhere", "--times", 0), "--times: must be between 1 and 10000"),
+        (("shrink", "nowhere", "--runs", 2, "--failing", 3), "--failing: must be between 1 and --runs (2)"),
+    ],
+)
+def test_what_is_wrong_is_named(arguments, says, tmp_path):
+    done = psconform(*arguments, "--out", tmp_path / "out")
+    assert done.returncode == 3
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
