@@ -10,21 +10,21 @@ import pytest
 from allpairspy import AllPairs
 
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import DATA, KINDS, NETWORK, usual_amounts
+from psconform.faults.kinds import KINDS, NETWORK, usual_amounts
 from psconform.faults.partitions import region
+from psconform.faults.random_plan import DRAWN
 from psconform.faults.when import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 
 from .survive import STEPS, Judge, must_survive, survives
 
-KIND = tuple(name for name, kind in KINDS.items() if kind.of != DATA)
 ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
 """worker:0 is the chief."""
 MOMENT = ("before-push", "after-push")
 UPDATE = ("sync", "async")
 LAYOUT = Layout(ps=2, workers=3)
-FACTORS = (KIND, ROLE, UPDATE, MOMENT)
+FACTORS = (DRAWN, ROLE, UPDATE, MOMENT)
 Case = tuple[str, str, str, str]
 
 

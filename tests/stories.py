@@ -87,9 +87,9 @@ class Story:
         self.log.write("exit", of=name, status=status)
         self.exits[name] = status
 
-    def fault(self, kind, name, *, at="5", on=True, evidence="seen"):
+    def fault(self, kind, name, *, at="5", on=True, evidence="seen", **more):
         self.manifest.faults.append(f"{kind} {name}@{at}")
-        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence)
+        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, **more)
 
     def back(self, worker, *, step=None):
         """A worker that was killed is there again and resumes."""

@@ -346,6 +346,24 @@ def test_a_record_in_several_lives_says_what_one_record_says(tmp_path, cuts):
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize(
+    ("damaged", "wrong"),
+    [("step-4.data-00000-of-00001", False), ("step-4", False), ("step-2.index", True), ("step-40.index", True)],
+)
+def test_a_checkpoint_that_a_fault_has_damaged_is_not_the_newest(story, damaged, wrong):
+    """Nobody can be asked to restore it; of any other one everybody can."""
+    story.step(0, 2)
+    story.checkpoint("step-2")
+    story.step(0, 2)
+    story.checkpoint("step-4")
+    story.fault("truncate", "the newest checkpoint", file=damaged)
+    story.kill("ps:0")
+    story.fault("kill", "ps:0", on=False)
+    story.exits.clear()
+    story.restore("step-2")
+    assert violated(story.finish()) == ({"R3"} if wrong else set())
+
+
 def test_a_successor_that_records_an_old_checkpoint_again_is_not_excused(story):
     story.step(0, 2)
     story.checkpoint("step-2")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import DATA, KINDS
+from psconform.faults.kinds import KINDS, NETWORK, PROCESS
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan import load_plan, parse_plan, plan_text
 from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
@@ -55,6 +55,12 @@ def test_a_plan_says_what_strikes_whom_and_when():
 
 def test_a_job_stands_for_all_its_tasks():
     assert [str(fault) for fault in parsed(entry(kind="kill", task="ps", at=9))] == ["ps:0@9", "ps:1@9", "ps:2@9"]
+
+
+def test_damage_needs_no_more_than_a_moment():
+    (flip,) = parsed(entry(kind="flip", at=30))
+    assert (str(flip), flip.heals, flip.strikes[0]["task"]) == ("the newest checkpoint@30", False, "worker")
+    assert parsed(plan_text([flip])) == (flip,)
 
 
 def test_amounts_have_usual_values():
@@ -107,6 +113,7 @@ def test_amounts_have_usual_values():
             "fault 1: links: layout ps=3,worker=4 has no such",
         ),
         (entry(kind="cut", links="isolate ps:3", at=3, for_="1s"), "fault 1: links: layout ps=3,worker=4 has no such"),
+        (entry(kind="flip", task="ps:0", at=1), "fault 1: task: is not for flip, got 'ps:0'"),
         (entry(kind="kill", task="ps:0", at=1) * 2, "--kill: is given twice, got 'ps:0@1'"),
     ],
 )
@@ -154,7 +161,7 @@ def test_the_same_plan_in_another_process():
 
 def test_every_kind_is_drawn_and_only_those_asked_for():
     drawn = {f.kind for seed in range(200) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)}
-    assert drawn == set(DRAWN) == {name for name, kind in KINDS.items() if kind.of != DATA}
+    assert drawn == set(DRAWN) == {name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK)}
     some = {f.kind for seed in range(50) for f in drawn_plan("random:stall,kill", layout=LAYOUT, steps=9, seed=seed)}
     assert some == {"stall", "kill"}
     with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):

@@ -38,7 +38,8 @@ def rollbacks(history: History) -> list[Rollback]:
     for restore in (mark for mark in history.marks if mark.kind == "restore"):
         # by when it was first recorded: a successor may record again what it restores
         first = {mark.name: mark for mark in reversed(made) if mark.task == restore.task}
-        before = [mark for mark in sorted(first.values(), key=_place) if _place(mark) < _place(restore)]
+        whole = (mark for mark in first.values() if not history.damaged(mark.name))
+        before = [mark for mark in sorted(whole, key=_place) if _place(mark) < _place(restore)]
         named = [mark for mark in made if mark.name == restore.name]
         mine = first.get(restore.name)
         found.append(Rollback(restore, mine or (named[0] if named else None), before[-1] if before else None))
@@ -48,9 +49,9 @@ def rollbacks(history: History) -> list[Rollback]:
 def rollback(history: History) -> Verdict:
     """R3: a rollback ends at a durable checkpoint, no older than the last one; nothing goes back silently.
 
-    A restore names the newest checkpoint that its task had made durable. Within one cluster epoch nothing that a
-    worker has read is taken back: a state that is older than one read before, without a restore in between, was reset
-    silently. What a rollback took back, and was done again, is counted.
+    A restore names the newest checkpoint that its task had made durable, those that a fault has damaged left out.
+    Within one cluster epoch nothing that a worker has read is taken back: a state that is older than one read before,
+    without a restore in between, was reset silently. What a rollback took back, and was done again, is counted.
 
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
     ``probe.epoch``; of one that does not, a rollback is a silent one.

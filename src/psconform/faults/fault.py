@@ -12,6 +12,8 @@ from .when import When
 
 SHORT = ("kill", "stop", "poison")
 """Kinds that have an option of their own."""
+NEWEST = "the newest checkpoint"
+"""What faults of the disk are of."""
 POISONS = ("nan", "inf")
 """What a poisoned gradient is full of."""
 

@@ -36,6 +36,9 @@ class Injector(Protocol):
     holds: bool
     """Whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there."""
 
+    file: str
+    """What it has damaged, if it is a file."""
+
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
 
@@ -61,7 +64,7 @@ SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
 class Ends:
     """kill, term: a process that ends by a signal. Its end is told of (``ended``), and the runner starts it again."""
 
-    holds = True
+    holds, file = True, ""
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None
@@ -101,7 +104,7 @@ class Ends:
 class Stops:
     """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
 
-    holds = True
+    holds, file = True, ""
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..errors import PsconformError
 
-PROCESS, NETWORK, DATA = "process", "network", "data"
+PROCESS, NETWORK, DISK, DATA = "process", "network", "disk", "data"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Kind:
     """A kind of fault.
 
     Attributes:
-        of: what it breaks: a process, the network, data. That decides what it is said of: a task, or links.
+        of: what it breaks: a process, the network, the disk, data. That decides what it is said of: a task, or links,
+            or nothing more.
         about: what it does.
         evidence: what psconform must see, or the fault does not count.
         lasts: it is a state, and must be given an end; else it is over by itself.
@@ -49,6 +50,7 @@ class Kind:
 PASSED = "bytes of the target that passed through it"
 ENDED = "connections of the target that ended, with both tasks alive"
 HELD = "bytes that the target sent into it, and that are held back"
+DAMAGED = "the file of the checkpoint has changed"
 KINDS: dict[str, Kind] = {
     "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
     "term": Kind(PROCESS, "SIGTERM", "the process ended", restarts=True),
@@ -96,6 +98,8 @@ KINDS: dict[str, Kind] = {
         lasts=True,
         amounts={"bytes": Amount("that still pass on each connection", 1000, 0, 1_000_000_000)},
     ),
+    "truncate": Kind(DISK, "the newest checkpoint loses its second half", DAMAGED),
+    "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
     "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
 }
 OF_NETWORK = tuple(name for name, kind in KINDS.items() if kind.of == NETWORK)

@@ -21,7 +21,7 @@ class Disturbs:
     into its proxy to b, and what has come out of b's proxy to a.
     """
 
-    holds = False
+    holds, file = False, ""
 
     def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
         self._fault, self._links, self._life = fault, links, life

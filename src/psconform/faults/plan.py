@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
-from .fault import POISONS, Fault, refuse_twice
-from .kinds import DATA, KINDS, NETWORK, Kind
+from .fault import NEWEST, POISONS, Fault, refuse_twice
+from .kinds import DATA, DISK, KINDS, NETWORK, Kind
 from .partitions import region
 from .short import RESTART_AFTER
 from .when import MAX_S, When
@@ -88,7 +88,8 @@ def plan_text(faults: Iterable[Fault]) -> str:
 
 def _entry_text(fault: Fault) -> str:
     said: dict[str, Any] = {"kind": fault.kind}
-    said["links" if fault.task is None else "task"] = fault.of
+    if KINDS[fault.kind].of != DISK:
+        said["links" if fault.task is None else "task"] = fault.of
     said["at"] = _moment(fault.when)
     if fault.until is not None:
         said["until"] = _moment(fault.until)
@@ -135,6 +136,11 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
         _only("links", entry, place=place)
         links = region(entry.links or "", layout=layout, place=f"{place}: links")
         return [Fault(region=" ".join((entry.links or "").split()), links=links, **common)]
+    if kind.of == DISK:
+        for name in ("task", "links"):
+            if getattr(entry, name) is not None:
+                raise BadInput(f"{place}: {name}", f"is not for {entry.kind}", value=getattr(entry, name))
+        return [Fault(region=NEWEST, **common)]
     _only("task", entry, place=place)
     tasks = layout.worker_tasks if kind.of == DATA else layout.tasks
     return [Fault(task=task, **common) for task in _tasks(entry.task or "", tasks, layout, place=f"{place}: task")]

@@ -165,7 +165,10 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
     """Faults that took effect, with what became of them."""
     told = own.of(FaultEvent) if own is not None else []
     healed = {(event.fault, event.of, event.at): event.evidence for event in told if not event.on}
-    return tuple(Struck(e.fault, e.of, e.at, e.evidence, healed.get((e.fault, e.of, e.at), "")) for e in told if e.on)
+    struck = (event for event in told if event.on)
+    return tuple(
+        Struck(e.fault, e.of, e.at, e.evidence, healed.get((e.fault, e.of, e.at), ""), file=e.file) for e in struck
+    )
 
 
 def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:

@@ -188,6 +188,7 @@ class FaultEvent(Event, tag="fault", frozen=True):
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
+    file: Annotated[str, Meta(description="name of the checkpoint file that it damaged; left out of other faults")] = ""
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
 
 

@@ -127,6 +127,7 @@ class Struck:
     at: str
     evidence: str
     healed: str
+    file: str = ""  # the checkpoint file that it damaged
 
     @property
     def what(self) -> str:
@@ -262,8 +263,12 @@ class History:
 
     @property
     def lasting(self) -> tuple[Struck, ...]:
-        """Faults that were not healed; a poison is one gradient, and over."""
-        return tuple(fault for fault in self.faults if fault.kind != "poison" and not fault.healed)
+        """Faults that were not healed; a poison, or a damaged file, is over at once."""
+        return tuple(f for f in self.faults if f.kind != "poison" and not f.file and not f.healed)
+
+    def damaged(self, name: str) -> bool:
+        """Whether a fault has damaged a file of this checkpoint, so that nobody can be asked to restore it."""
+        return any(fault.file == name or fault.file.startswith(f"{name}.") for fault in self.faults)
 
     @cached_property
     def left(self) -> frozenset[Task]:

@@ -144,7 +144,7 @@ class _Execution:
 
             made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
             self.links = self.cleanup.enter_context(made)
-        faults = injectors(self.plan, self.launcher, self.links, life=self._life)
+        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life)
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults.disk import Damages
 from ..faults.fault import Fault
 from ..faults.injectors import Ends, Injector, Life, Stops
-from ..faults.kinds import KINDS, NETWORK
+from ..faults.kinds import DISK, KINDS, NETWORK
 from ..launchers.local import LocalLauncher
+from .folder import CHECKPOINTS
 from .plan import Plan
 
 if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.links import Links
 
 
-def injectors(plan: Plan, launcher: LocalLauncher, links: Links | None, *, life: Life) -> dict[Fault, Injector]:
+def injectors(
+    plan: Plan, launcher: LocalLauncher, links: Links | None, *, folder: Path, life: Life
+) -> dict[Fault, Injector]:
     """One for each fault that psconform strikes."""
     found: dict[Fault, Injector] = {}
     for fault in (fault for fault in plan.faults if fault.outside):
@@ -25,6 +30,8 @@ def injectors(plan: Plan, launcher: LocalLauncher, links: Links | None, *, life:
             from ..faults.network import Disturbs
 
             found[fault] = Disturbs(fault, links, seed=plan.workload.seed, life=life)
+        elif KINDS[fault.kind].of == DISK:
+            found[fault] = Damages(fault, folder / CHECKPOINTS, seed=plan.workload.seed)
         elif fault.kind == "stop":
             found[fault] = Stops(fault, launcher)
         else:

@@ -206,6 +206,7 @@ class Strikes:
 
     def _write(self, state: _State, *, on: bool, evidence: str) -> None:
         said = {"fault": state.fault.kind, "of": state.fault.of, "on": on, "at": str(state.fault.when)}
+        said |= {"file": state.injector.file} if state.injector.file else {}
         self._log.write("fault", **said, evidence=evidence, did_ns=state.did_ns)
 
 
