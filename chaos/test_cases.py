@@ -38,7 +38,8 @@ def cases() -> list[Case]:
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
     """One fault of this kind: of the task, or of all its links, or one of them where isolating it is too much."""
-    said: dict[str, Any] = {"kind": kind, "when": When(moment, STEPS // 3), "amounts": usual_amounts(kind)}
+    when = When() if kind == "late" else When(moment, STEPS // 3)
+    said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
         said["lasts_s"] = 0.5
     if KINDS[kind].restarts:

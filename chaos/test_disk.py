@@ -22,7 +22,7 @@ def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     judge: Judge, tmp_path: Path, update: str, kind: str
 ) -> None:
     """R7, R3: it is not restored, the one before it is."""
-    when = When("before-push", STEPS * 3 // 4)
+    when = When("before-push", STEPS * 3 // 4, task="worker:0")  # the chief, who has made some checkpoints by then
     faults = [
         Fault(kind=kind, region=NEWEST, when=when),
         Fault(kind="kill", task=Task("ps", 0), when=when, restart_after_s=0.2),

@@ -72,7 +72,8 @@ def test_without_a_checkpoint_it_cannot_strike(tmp_path):
 @pytest.mark.parametrize(("kind", "update"), [("truncate", "sync"), ("flip", "async")])
 def test_the_one_before_it_is_restored(session, tmp_path, kind, update):
     plan = tmp_path / "plan.toml"
-    plan.write_text(f'[[fault]]\nkind = "{kind}"\nat = 30\n[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = 30\n')
+    loss = '[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = "worker:0@30"\n'
+    plan.write_text(f'[[fault]]\nkind = "{kind}"\nat = 30\n{loss}', encoding="utf-8")
     options = {"layout": "ps=2,worker=2", "update": update, "steps": 40, "checkpoint_every": 5}
     run = judge(**options, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 0, run.explain()

@@ -53,13 +53,22 @@ def test_a_plan_says_what_strikes_whom_and_when():
     assert [fault.option for fault in (stall, kill)] == ["--faults", "--kill"]
 
 
+def test_a_worker_that_must_get_there_may_be_named():
+    (kill,) = parsed(entry(kind="kill", task="ps:0", at="worker:1@after-push:20"))
+    assert kill.strikes == [{"task": "worker:1", "phase": "after-push", "step": 20}]
+    (stall,) = parsed(entry(kind="stall", links="worker:1->ps:0", at=3, until="worker:2@9"))
+    assert [strike["task"] for strike in stall.strikes] == ["worker:1", "worker:2"]
+    (short,) = parse_faults(kill=["ps:0@worker:1@after-push:20"], restart_after="1s", layout=LAYOUT, steps=STEPS)
+    assert short == kill
+
+
 def test_a_job_stands_for_all_its_tasks():
     assert [str(fault) for fault in parsed(entry(kind="kill", task="ps", at=9))] == ["ps:0@9", "ps:1@9", "ps:2@9"]
 
 
 def test_damage_needs_no_more_than_a_moment():
     (flip,) = parsed(entry(kind="flip", at=30))
-    assert (str(flip), flip.heals, flip.strikes[0]["task"]) == ("the newest checkpoint@30", False, "worker")
+    assert (str(flip), flip.heals, flip.strikes[0]["task"]) == ("the newest checkpoint@30", False, "worker:0")
     assert parsed(plan_text([flip])) == (flip,)
 
 
@@ -113,6 +122,12 @@ def test_amounts_have_usual_values():
             "fault 1: links: layout ps=3,worker=4 has no such",
         ),
         (entry(kind="cut", links="isolate ps:3", at=3, for_="1s"), "fault 1: links: layout ps=3,worker=4 has no such"),
+        (entry(kind="kill", task="ps:0", at="worker:9@1"), "fault 1: at: layout ps=3,worker=4 has no such worker"),
+        (entry(kind="kill", task="ps:0", at="ps:1@1"), "fault 1: at: must be WORKER@STEP"),
+        (entry(kind="kill", task="ps:0", at="worker:1@1s"), "fault 1: at: must be WORKER@STEP"),
+        (entry(kind="late", task="ps:0", at=1, for_="1s"), 'fault 1: at: must be "0s"'),
+        (entry(kind="late", task="ps:0", at="0s"), "fault 1: late needs one end"),
+        (entry(kind="crash-loop", task="ps:0", at=1, times=1), "fault 1: times: must be between 2 and 100, got 1"),
         (entry(kind="flip", task="ps:0", at=1), "fault 1: task: is not for flip, got 'ps:0'"),
         (entry(kind="kill", task="ps:0", at=1) * 2, "--kill: is given twice, got 'ps:0@1'"),
     ],

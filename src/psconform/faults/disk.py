@@ -34,7 +34,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 class Damages:
     """truncate, flip: the newest checkpoint is cut in half, or one of its bits is turned over."""
 
-    holds = True
+    holds, starts = True, False
 
     def __init__(self, fault: Fault, folder: Path, *, seed: int) -> None:
         self._kind, self._folder = fault.kind, folder
@@ -77,3 +77,6 @@ class Damages:
 
     def gone(self) -> str:
         return ""
+
+    def again_s(self) -> float | None:
+        return None

@@ -84,17 +84,27 @@ class Fault:
     def where(self) -> str:
         """Who must get there for it to strike: a worker, or ``worker`` for whichever comes first.
 
-        That worker is the one that is struck, or the only one at an end of the links: a ps has no steps.
+        That worker is named, or the one that is struck, or the only one at an end of the links (a ps has no steps), or
+        of faults of the disk the chief, worker:0, which makes checkpoints.
         """
+        if self.when.task:
+            return self.when.task
+        if self.region == NEWEST:
+            return "worker:0"
         ends = {task for link in self.links for task in (link.source, link.destination)} | {self.task}
         workers = [task for task in ends if task is not None and task.job == "worker"]
         return str(workers[0]) if len(workers) == 1 else "worker"
 
     @property
+    def ends_where(self) -> str:
+        """Who must get there for it to be healed."""
+        return self.until.task or "worker" if self.until is not None else "worker"
+
+    @property
     def strikes(self) -> list[dict[str, str | int | None]]:
         """The phases that matter to it, for the probe: [{task, phase, step}]."""
         found: list[dict[str, str | int | None]] = []
-        for task, when in ((self.where, self.when), ("worker", self.until)):
+        for task, when in ((self.where, self.when), (self.ends_where, self.until)):
             if when is not None and when.phase:
                 found.append({"task": task, "phase": when.phase, "step": when.step})
         return found

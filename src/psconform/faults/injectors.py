@@ -38,6 +38,8 @@ class Injector(Protocol):
 
     file: str
     """What it has damaged, if it is a file."""
+    starts: bool
+    """It is healed by starting the task."""
 
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
@@ -57,25 +59,35 @@ class Injector(Protocol):
     def gone(self) -> str:
         """What shows that it is gone, though nothing of the target tells; empty if it may still be there."""
 
+    def again_s(self) -> float | None:
+        """It strikes again so many seconds after it was healed; None: it does not."""
 
-SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM}
+
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "crash-loop": signal.SIGKILL}
 
 
 class Ends:
-    """kill, term: a process that ends by a signal. Its end is told of (``ended``), and the runner starts it again."""
+    """kill, term, crash-loop: a process that ends by a signal. Its end is told of (``ended``); the runner starts it."""
 
-    holds, file = True, ""
+    holds, file, starts = True, "", True
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None
         self._task, self._number, self._processes = fault.task, SIGNALS[fault.kind], processes
         self._seen = ""
+        amounts = dict(fault.amounts)
+        self._left, self._lives_s = amounts.get("times", 1), amounts.get("lives_ms", 0) / 1000
 
     def refused(self) -> str:
         return "" if self._task in self._processes.running else f"{self._task} was not running"
 
     def inject(self) -> None:
+        self._left -= 1
+        self._seen = ""
         self._processes.signal(self._task, self._number)
+
+    def again_s(self) -> float | None:
+        return self._lives_s if self._left > 0 else None
 
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status, negative for a signal; returns whether that was the fault.
@@ -101,10 +113,37 @@ class Ends:
         return ""
 
 
+class Late:
+    """late: a task that is not started with the others."""
+
+    holds, file, starts = True, "", True
+
+    def refused(self) -> str:
+        return ""
+
+    def inject(self) -> None:
+        """The runner has left it out."""
+
+    def evidence(self) -> str:
+        return "it was not there"
+
+    def heal(self) -> None:
+        """The runner starts it."""
+
+    def healed(self) -> str:
+        return "started"
+
+    def gone(self) -> str:
+        return ""
+
+    def again_s(self) -> float | None:
+        return None
+
+
 class Stops:
     """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
 
-    holds, file = True, ""
+    holds, file, starts = True, "", False
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None
@@ -128,3 +167,6 @@ class Stops:
 
     def gone(self) -> str:
         return ""
+
+    def again_s(self) -> float | None:
+        return None

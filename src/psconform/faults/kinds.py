@@ -54,6 +54,17 @@ DAMAGED = "the file of the checkpoint has changed"
 KINDS: dict[str, Kind] = {
     "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
     "term": Kind(PROCESS, "SIGTERM", "the process ended", restarts=True),
+    "crash-loop": Kind(
+        PROCESS,
+        "SIGKILL, again and again, each time some moments after it was started again",
+        "the process ended by signal 9, and was started again, once at least",
+        restarts=True,
+        amounts={
+            "times": Amount("SIGKILLs", 3, 2, 100),
+            "lives_ms": Amount("milliseconds from a start to the next SIGKILL", 300, 0, 60_000),
+        },
+    ),
+    "late": Kind(PROCESS, "started later than the others", "it was not there", lasts=True),
     "stop": Kind(PROCESS, "SIGSTOP, then SIGCONT", "the process is in state T", lasts=True),
     "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
     "latency": Kind(

@@ -21,7 +21,7 @@ class Disturbs:
     into its proxy to b, and what has come out of b's proxy to a.
     """
 
-    holds, file = False, ""
+    holds, file, starts = False, "", False
 
     def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
         self._fault, self._links, self._life = fault, links, life
@@ -82,6 +82,9 @@ class Disturbs:
 
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._fault.links) else ""
+
+    def again_s(self) -> float | None:
+        return None
 
     def _latency(self) -> int:
         spread = self._amounts.get("jitter_ms", 0)

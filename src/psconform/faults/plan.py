@@ -45,6 +45,8 @@ class _Entry(BaseModel):
     bytes: int | None = None
     delay_us: int | None = None
     after_ms: int | None = None
+    times: int | None = None
+    lives_ms: int | None = None
 
 
 class _File(BaseModel):
@@ -114,8 +116,10 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
     kind = KINDS[entry.kind]
     if kind.of == DATA and not isinstance(entry.at, int):
         raise BadInput(f"{place}: at", f"must be a step: {entry.kind} is of one gradient", value=entry.at)
-    when = _when(entry.at, place=f"{place}: at", steps=steps)
-    until = None if entry.until is None else _when(entry.until, place=f"{place}: until", steps=steps)
+    when = _when(entry.at, place=f"{place}: at", layout=layout, steps=steps)
+    if entry.kind == "late" and when != When():
+        raise BadInput(f"{place}: at", 'must be "0s": it is late from the beginning', value=entry.at)
+    until = None if entry.until is None else _when(entry.until, place=f"{place}: until", layout=layout, steps=steps)
     lasts = _seconds(entry.lasts, place=f"{place}: for")
     _check_end(kind, entry, when, until, place=place)
     again = RESTART_AFTER if entry.restart_after is None else entry.restart_after
@@ -164,10 +168,9 @@ def _tasks(text: str, among: Iterable[Task], layout: Layout, *, place: str) -> l
     return found
 
 
-def _when(given: int | str, *, place: str, steps: int) -> When:
+def _when(given: int | str, *, place: str, layout: Layout, steps: int) -> When:
     when = When.parse(str(given), place=place)
-    if when.step is not None and when.step >= steps:
-        raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=given)
+    when.check(layout=layout, steps=steps, place=place, value=given)
     return when
 
 

@@ -27,6 +27,8 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "bytes": (0, 100, 1000, 20_000),
     "delay_us": (0, 100),
     "after_ms": (0, 50),
+    "times": (2, 3),
+    "lives_ms": (0, 100, 400),
 }
 
 
@@ -57,6 +59,9 @@ def draw(generator: random.Random, kinds: Sequence[str] = DRAWN, *, layout: Layo
 
 def _draw(generator: random.Random, name: str, *, layout: Layout, steps: int) -> Fault:
     kind = KINDS[name]
+    if name == "late":
+        lasts_s = round(generator.uniform(0.2, LONGEST_S), 2)
+        return Fault(kind=name, task=generator.choice(layout.tasks), when=When(), lasts_s=lasts_s)
     step = generator.randrange(max(1, steps * 3 // 4))
     when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
     said: dict[str, Any] = {"kind": name, "when": when}

@@ -7,6 +7,7 @@ A fault strikes a task *when* somebody reaches a step or a phase of a step, or a
     --kill worker:1@after-push:35    worker:1 has the answer to its push of step 35 and has not recorded it
     --kill worker:0@checkpointing    at the first phase of that name that the trainer says (probe.at)
     --kill ps:1@1.5s                 after 1.5 s
+    --kill ps:0@worker:1@20          before worker:1 pushes its step 20
     --stop worker:0@10..15           SIGSTOP before worker:0 pushes step 10, SIGCONT before anybody pushes step 15
     --stop ps:0@1s..3s               for two seconds
     --poison worker:1@20             the gradient of worker:1 at step 20 is NaN in every entry
@@ -76,8 +77,8 @@ def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | N
         raise BadInput(place, f"must be like {example}", value=text)
     when, until = When.parse(first, place=place), When.parse(last, place=place) if dots else None
     for moment in (when, until):
-        if moment is not None and moment.step is not None and moment.step >= steps:
-            raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=text)
+        if moment is not None:
+            moment.check(layout=layout, steps=steps, place=place, value=text)
     if until is not None:
         if until.phase and until.step is None:
             raise BadInput(place, "must end at a step or a time", value=text)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import BadInput
+from ..layout import Layout
 from ..times import parse_seconds, spell
 
 BEFORE_PUSH = "before-push"
@@ -17,22 +18,33 @@ _PHASE = re.compile(r"[a-z][a-z-]{1,40}")
 
 @dataclass(frozen=True, order=True)
 class When:
-    """A phase, of one step or of any, or (then without a phase) seconds after the tasks were started."""
+    """A phase, of one step or of any, or (then without a phase) seconds after the tasks were started.
+
+    ``task`` is the worker that must get to that phase; empty: see ``Fault.where``.
+    """
 
     phase: str = ""
     step: int | None = None
     after_s: float = 0.0
+    task: str = ""
 
     def __str__(self) -> str:
         if not self.phase:
             return spell(self.after_s)
+        who = f"{self.task}@" if self.task else ""
         if self.step is None:
-            return self.phase
-        return str(self.step) if self.phase == BEFORE_PUSH else f"{self.phase}:{self.step}"
+            return who + self.phase
+        return who + (str(self.step) if self.phase == BEFORE_PUSH else f"{self.phase}:{self.step}")
 
     @classmethod
     def parse(cls, text: str, *, place: str) -> When:
-        """Read a step, ``PHASE``, ``PHASE:STEP`` or a time; raises BadInput."""
+        """Read a step, ``PHASE``, ``PHASE:STEP``, one of these behind ``worker:1@``, or a time; raises BadInput."""
+        who, at, rest = text.rpartition("@")
+        if at:
+            found = cls.parse(rest, place=place)
+            if not re.fullmatch(r"worker:\d{1,4}", who) or not found.phase:
+                raise BadInput(place, "must be WORKER@STEP or WORKER@PHASE, such as worker:0@20", value=text)
+            return replace(found, task=who)
         if re.fullmatch(r"\d{1,9}", text):
             return cls(BEFORE_PUSH, int(text))
         phase, colon, step = text.partition(":")
@@ -46,3 +58,10 @@ class When:
         if not 0 <= seconds <= MAX_S:
             raise BadInput(place, f"the time must be between 0 and {MAX_S:.0f} s", value=text)
         return cls(after_s=seconds)
+
+    def check(self, *, layout: Layout, steps: int, place: str, value: object) -> None:
+        """Raises BadInput if nobody will ever get there."""
+        if self.task and self.task not in map(str, layout.worker_tasks):
+            raise BadInput(place, f"layout {layout.text} has no such worker", value=value)
+        if self.step is not None and self.step >= steps:
+            raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=value)

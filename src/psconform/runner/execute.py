@@ -148,11 +148,14 @@ class _Execution:
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
-        for task in self.layout.tasks:
-            self.lives[task] = -1
-            self._launch(task)
-            if task.job == "ps" and task.index == self.layout.ps - 1:
-                self._await_ready([t for t in self.layout.tasks if t.job == "ps"], self.addresses)
+        late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
+        self.lives = dict.fromkeys(self.layout.tasks, -1)
+        for job in ("ps", "worker"):
+            tasks = [task for task in self.layout.tasks if task.job == job and task not in late]
+            for task in tasks:
+                self._launch(task)
+            if job == "ps":
+                self._await_ready(tasks, self.addresses)
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _launch(self, task: Task) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import PsconformError
 from ..faults.disk import Damages
 from ..faults.fault import Fault
-from ..faults.injectors import Ends, Injector, Life, Stops
+from ..faults.injectors import Ends, Injector, Late, Life, Stops
 from ..faults.kinds import DISK, KINDS, NETWORK
 from ..launchers.local import LocalLauncher
 from .folder import CHECKPOINTS
@@ -32,6 +32,8 @@ def injectors(
             found[fault] = Disturbs(fault, links, seed=plan.workload.seed, life=life)
         elif KINDS[fault.kind].of == DISK:
             found[fault] = Damages(fault, folder / CHECKPOINTS, seed=plan.workload.seed)
+        elif fault.kind == "late":
+            found[fault] = Late()
         elif fault.kind == "stop":
             found[fault] = Stops(fault, launcher)
         else:

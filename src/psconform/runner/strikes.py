@@ -32,6 +32,7 @@ class _State:
     why: str = ""
     struck: bool = False
     did_ns: int = 0  # when it was last brought about, or taken away
+    again: float | None = None  # it has been healed, and strikes again at this time of time.monotonic()
 
     @property
     def name(self) -> str:
@@ -88,8 +89,8 @@ class Strikes:
         for arrival in self._control.arrivals():
             self._arrived(arrival)
         for state in self._states:
-            if state.status == "waiting" and not state.fault.when.phase:
-                if now - self._began >= state.fault.when.after_s:
+            if state.status == "waiting":
+                if self._due(state, now, self._began):
                     self._strike(state, None)
             elif state.status in ("striking", "struck"):
                 self._watch(state, now)
@@ -101,7 +102,7 @@ class Strikes:
     def heal_all(self) -> None:
         """The run is over: whatever lasts is taken away, so that nothing of it is left anywhere."""
         for state in self._states:
-            if state.status in ("striking", "struck") and not isinstance(state.injector, Ends):
+            if state.status in ("striking", "struck") and not state.injector.starts:
                 self._heal(state)
             if state.status == "healing":
                 self._watch_healing(state, now=math.inf)
@@ -110,6 +111,8 @@ class Strikes:
         """Faults that have not taken effect, or were not healed, in words."""
         lines = []
         for state in self._states:
+            if state.status == "waiting" and state.again is not None:
+                continue  # it has struck, and was healed; training was over before it could again
             if state.status == "waiting":
                 lines.append(f"{state.name} never struck: training did not get there")
             elif state.status == "failed" and state.struck:
@@ -122,17 +125,27 @@ class Strikes:
 
     def _arrived(self, arrival: Arrival) -> None:
         for state in self._states:
-            until = state.fault.until
-            if until is not None and state.status in ("striking", "struck") and _is(until, arrival):
+            until, who = state.fault.until, state.fault.ends_where
+            there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
+            if there and state.status in ("striking", "struck"):
                 self._heal(state)
         for state in self._states:
             fault = state.fault
-            if state.status == "waiting" and _is(fault.when, arrival) and fault.where in (arrival.task, "worker"):
+            if (
+                state.status == "waiting"
+                and state.again is None
+                and _is(fault.when, arrival)
+                and fault.where in (arrival.task, "worker")
+            ):
                 self._strike(state, arrival)
         self._release(arrival)
 
     def _strike(self, state: _State, arrival: Arrival | None) -> None:
-        if refused := state.injector.refused():
+        refused = state.injector.refused()
+        if refused and state.again is not None:
+            state.status = "healed"
+            return
+        if refused:
             state.status, state.why = "failed", f": {refused}"
             return
         state.status, state.since = "striking", time.monotonic()
@@ -149,6 +162,13 @@ class Strikes:
         elif state.injector.holds and now - state.since > EFFECT_S:
             state.status, state.why = "failed", f" within {EFFECT_S:.0f} s"
             self._let_go(state)
+
+    @staticmethod
+    def _due(state: _State, now: float, began: float) -> bool:
+        """Whether its time has come; one that strikes at a phase strikes when somebody arrives."""
+        if state.again is not None:
+            return now >= state.again
+        return not state.fault.when.phase and now - began >= state.fault.when.after_s
 
     def _over(self, state: _State, now: float, *, heard_s: float) -> bool:
         """Whether it has lasted as long as it was to."""
@@ -177,9 +197,12 @@ class Strikes:
             self._struck(state, evidence)
         state.did_ns = time.monotonic_ns()  # until then it was there for sure
         state.injector.heal()
-        if isinstance(state.injector, Ends) and state.fault.task is not None:
+        if state.injector.starts and state.fault.task is not None:
             self._restart(state.fault.task)
             self._healed(state, state.injector.healed())
+            again_s = state.injector.again_s()
+            if again_s is not None:
+                state.status, state.again = "waiting", time.monotonic() + again_s
             return
         state.status, state.since = "healing", time.monotonic()
 

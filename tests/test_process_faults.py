@@ -1,0 +1,63 @@
+"""Faults of processes that plans have beside kill and stop, on real clusters of the reference trainer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from psconform import judge
+from psconform.runner.session import Session
+
+pytestmark = pytest.mark.psconform
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session() as session:
+        yield session
+
+
+@pytest.fixture
+def run(session, tmp_path):
+    def made(update, plan, **options):
+        (tmp_path / "plan.toml").write_text(f"[[fault]]\n{plan}", encoding="utf-8")
+        options = {"layout": "ps=1,worker=2", "steps": 40, "checkpoint_every": 5, **options}
+        run = judge(update=update, faults=tmp_path / "plan.toml", session=session, out=tmp_path / "run", **options)
+        assert run.exit_code == 0, run.explain()
+        return run
+
+    return made
+
+
+def events(run):
+    lines = (run.folder / "events/psconform-0.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == "fault"]
+
+
+@pytest.mark.parametrize(("update", "task"), [("sync", "ps:0"), ("async", "worker:1")])
+def test_a_task_that_is_killed_again_and_again(run, update, task):
+    found = events(run(update, f'kind = "crash-loop"\ntask = "{task}"\nat = 10\nrestart_after = "0s"\nlives_ms = 0'))
+    assert len(found) == 6, "three times on and off"
+    assert [event["on"] for event in found] == [True, False] * 3
+    assert {event["evidence"] for event in found} == {"the process ended by signal 9", "started again"}
+
+
+@pytest.mark.parametrize(("update", "task"), [("sync", "worker:0"), ("async", "ps:0"), ("sync", "worker:1")])
+def test_a_task_that_comes_late(run, update, task):
+    done = run(update, f'kind = "late"\ntask = "{task}"\nat = "0s"\nfor = "1s"')
+    (fault,) = done.as_dict()["faults"]
+    assert (fault["of"], fault["evidence"], fault["healed"]) == (task, "it was not there", "started")
+    on, off = (event["mono_ns"] for event in events(done))
+    log = done.folder / "logs" / f"{task.replace(':', '-')}.log"
+    assert log.exists()
+    assert off - on >= 1e9
+    assert done.verdicts["L1"].status == "valid"
+
+
+def test_who_is_asked_to_end_ends(run):
+    (fault,) = run("sync", 'kind = "term"\ntask = "worker:1"\nat = "after-push:12"\nrestart_after = "0s"').as_dict()[
+        "faults"
+    ]
+    assert fault["evidence"].startswith("the process ended")
+    assert fault["healed"] == "started again"
