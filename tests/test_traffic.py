@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from psconform.faults.traffic import Flow, Meter, available, flows
+from psconform.faults.traffic import Flow, Flows, Meter, available, flows
 
 
 @pytest.fixture
@@ -27,33 +27,40 @@ def test_bytes_of_open_connections_to_an_address(server, family):
     """gRPC dials IPv4 addresses from IPv6 sockets."""
     address = "{}:{}".format(*server.getsockname())
     assert available() == ""
-    assert flows([address]) == {address: {}}
+    assert flows([address]) == {address: Flows()}
     with dial(server, family) as near, server.accept()[0] as far:
         near.sendall(b"x" * 1000)
         far.recv(1000, socket.MSG_WAITALL)
         far.sendall(b"y" * 70)
         near.recv(70, socket.MSG_WAITALL)
         port = near.getsockname()[1]
-        assert flows([address]) == {address: {port: Flow(sent=1000, received=70)}}
+        assert flows([address]) == {address: Flows({port: Flow(sent=1000, received=70)})}
+        near.close()
+        assert far.recv(1) == b""
+        assert flows([address]) == {address: Flows({}, frozenset([port]))}, "who dialled has closed it"
+
+
+def test_a_connection_that_the_other_end_has_closed_was_not_left(server):
+    address = "{}:{}".format(*server.getsockname())
+    with dial(server, socket.AF_INET) as near, server.accept()[0] as far:
+        meter = Meter.since(flows([address])[address])
+        far.close()
+        assert near.recv(1) == b""
+        meter.look(flows([address])[address])
+        assert (meter.over, meter.ended) == (1, 1)
 
 
 def test_a_meter_counts_from_when_it_was_made():
-    meter = Meter.since({5: Flow(100, 10)})
-    meter.look({5: Flow(130, 10), 6: Flow(7, 2)})
+    meter = Meter.since(Flows({5: Flow(100, 10)}))
+    meter.look(Flows({5: Flow(130, 10), 6: Flow(7, 2)}))
     assert (meter.sent, meter.received, meter.ended) == (37, 2, 0)
-    meter.look({6: Flow(8, 2)})
+    meter.look(Flows({6: Flow(8, 2)}))
     assert (meter.sent, meter.received, meter.ended) == (38, 2, 1)
+    meter.look(Flows({}, frozenset([6])))
+    assert (meter.over, meter.ended) == (2, 1)
 
 
 def test_a_port_that_is_taken_again_is_another_connection():
-    meter = Meter.since({5: Flow(100, 10)})
-    meter.look({5: Flow(20, 1)})
-    assert (meter.sent, meter.received, meter.ended) == (20, 1, 1)
-
-
-def test_who_dies_takes_its_connections_along():
-    meter = Meter.since({5: Flow(100, 10)})
-    meter.look({}, expected=True)
-    assert meter.ended == 0
-    meter.look({}, expected=False)
-    assert meter.ended == 0
+    meter = Meter.since(Flows({5: Flow(100, 10)}))
+    meter.look(Flows({5: Flow(20, 1)}))
+    assert (meter.sent, meter.received) == (20, 1)

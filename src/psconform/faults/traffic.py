@@ -17,6 +17,8 @@ from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 ESTABLISHED = 1 << 1
+LEFT = 1 << 4 | 1 << 5 | 1 << 6
+"""FIN_WAIT1, FIN_WAIT2, TIME_WAIT: this end has closed the connection first."""
 MAPPED = "::ffff:"
 INFO = 1 << 1
 """INET_DIAG_INFO as a bit of ``idiag_ext``: bit n asks for attribute n + 1."""
@@ -30,8 +32,12 @@ class Flow:
     received: int
 
 
-Flows = Mapping[str, Mapping[int, Flow]]
-"""By address that was dialled, ``host:port``, and port of the dialler: its open connections."""
+@dataclass(frozen=True)
+class Flows:
+    """Connections to one address, by the port of who dialled: those that are open, and those that it has closed."""
+
+    open: Mapping[int, Flow] = field(default_factory=dict)
+    left: frozenset[int] = frozenset()
 
 
 def available() -> str:
@@ -43,19 +49,24 @@ def available() -> str:
     return ""
 
 
-def flows(addresses: Iterable[str]) -> dict[str, dict[int, Flow]]:
-    """Open connections to these addresses, ``host:port`` (IPv4); takes some milliseconds."""
-    found: dict[str, dict[int, Flow]] = {address: {} for address in addresses}
+def flows(addresses: Iterable[str]) -> dict[str, Flows]:
+    """Connections to these addresses, ``host:port`` (IPv4), by address; takes some milliseconds."""
+    opened: dict[str, dict[int, Flow]] = {address: {} for address in addresses}
+    left: dict[str, set[int]] = {address: set() for address in opened}
     with DiagSocket() as diagnosis:
         diagnosis.bind()
         for family in (socket.AF_INET, socket.AF_INET6):  # gRPC dials an IPv4 address from an IPv6 socket
-            for said in diagnosis.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO):
+            for said in diagnosis.get_sock_stats(family=family, states=ESTABLISHED | LEFT, extensions=INFO):
                 address = f"{said['idiag_dst'].removeprefix(MAPPED)}:{said['idiag_dport']}"
+                if address not in opened:
+                    continue
                 info = said.get_attr("INET_DIAG_INFO")
-                if address in found and info is not None:
+                if 1 << said["idiag_state"] & LEFT:
+                    left[address].add(said["idiag_sport"])
+                elif info is not None:
                     flow = Flow(max(info["tcpi_bytes_acked"] - 1, 0), info["tcpi_bytes_received"])  # SYN counts as one
-                    found[address][said["idiag_sport"]] = flow
-    return found
+                    opened[address][said["idiag_sport"]] = flow
+    return {address: Flows(opened[address], frozenset(left[address])) for address in opened}
 
 
 @dataclass
@@ -65,28 +76,30 @@ class Meter:
     Attributes:
         sent: bytes from the dialler, of all connections.
         received: bytes to it.
-        ended: connections that were there, and are not any more.
+        over: connections that were there, and are not any more.
+        ended: those of them that were not closed by who dialled.
     """
 
     sent: int = 0
     received: int = 0
+    over: int = 0
     ended: int = 0
     _before: dict[int, Flow] = field(default_factory=dict)
 
-    def look(self, now: Mapping[int, Flow], *, expected: bool = False) -> None:
-        """Take in what the connections say now; ``expected``: those that have ended have done so for another reason."""
-        ended = self.ended
-        for port, flow in now.items():
+    def look(self, now: Flows) -> None:
+        """Take in what the connections say now."""
+        for port, flow in now.open.items():
             before = self._before.get(port, Flow(0, 0))
             if flow.sent < before.sent or flow.received < before.received:
-                before, self.ended = Flow(0, 0), self.ended + 1  # the port has been taken again
+                before = Flow(0, 0)  # the port has been taken again
             self.sent += flow.sent - before.sent
             self.received += flow.received - before.received
-        self.ended += len(self._before.keys() - now.keys())
-        self._before = dict(now)
-        self.ended = ended if expected else self.ended
+        over = self._before.keys() - now.open.keys()
+        self.over += len(over)
+        self.ended += len(over - now.left)
+        self._before = dict(now.open)
 
     @classmethod
-    def since(cls, now: Mapping[int, Flow]) -> Meter:
+    def since(cls, now: Flows) -> Meter:
         """Count from now on."""
-        return cls(_before=dict(now))
+        return cls(_before=dict(now.open))

@@ -249,7 +249,7 @@ class _Execution:
 
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""
-        return self.lives.get(task) if task in self.launcher.running else None
+        return self.lives.get(task) if self.launcher.state(task) else None
 
     def _events_of(self, task: Task) -> Path:
         """What the present life of a task records into."""

@@ -31,7 +31,8 @@ class _State:
     held: Arrival | None = None  # who waits for it to take effect
     why: str = ""
     struck: bool = False
-    did_ns: int = 0  # when it was last brought about, or taken away
+    on_ns: int = 0  # when it was last brought about,
+    off_ns: int = 0  # and taken away
     again: float | None = None  # it has been healed, and strikes again at this time of time.monotonic()
 
     @property
@@ -151,7 +152,7 @@ class Strikes:
         state.status, state.since = "striking", time.monotonic()
         state.held = arrival if state.injector.holds else None
         state.injector.inject()
-        state.did_ns = time.monotonic_ns()
+        state.on_ns = time.monotonic_ns()
 
     def _watch(self, state: _State, now: float) -> None:
         evidence = state.injector.evidence()
@@ -195,7 +196,7 @@ class Strikes:
     def _heal(self, state: _State) -> None:
         if not state.struck and (evidence := state.injector.evidence()):
             self._struck(state, evidence)
-        state.did_ns = time.monotonic_ns()  # until then it was there for sure
+        state.off_ns = time.monotonic_ns()  # until then it was there for sure
         state.injector.heal()
         if state.injector.starts and state.fault.task is not None:
             self._restart(state.fault.task)
@@ -208,9 +209,13 @@ class Strikes:
 
     def _watch_healing(self, state: _State, now: float) -> None:
         healed = state.injector.healed() or (state.injector.gone() if now - state.since > EFFECT_S else "")
-        if healed and state.struck:
+        if not healed:
+            return
+        if not state.struck and (evidence := state.injector.evidence()):  # its end has shown that it was there
+            self._struck(state, evidence)
+        if state.struck:
             self._healed(state, healed)
-        elif healed:
+        else:
             state.status = "failed"
 
     def _healed(self, state: _State, evidence: str) -> None:
@@ -230,7 +235,7 @@ class Strikes:
     def _write(self, state: _State, *, on: bool, evidence: str) -> None:
         said = {"fault": state.fault.kind, "of": state.fault.of, "on": on, "at": str(state.fault.when)}
         said |= {"file": state.injector.file} if state.injector.file else {}
-        self._log.write("fault", **said, evidence=evidence, did_ns=state.did_ns)
+        self._log.write("fault", **said, evidence=evidence, did_ns=state.on_ns if on else state.off_ns)
 
 
 def _is(when: When, arrival: Arrival) -> bool:
