@@ -98,6 +98,7 @@ def test_doctor():
         "scikit-learn",
         "matplotlib",
         "toxiproxy-python",
+        "pyroute2",
         "docker",
         "toxiproxy",
         "gpus",

@@ -36,6 +36,7 @@ def examine() -> list[Finding]:
         _package("scikit-learn", "workload digits", extra="data"),
         _package("matplotlib", "psconform plot", extra="plot"),
         _package("toxiproxy-python", "network faults", extra="chaos"),
+        _package("pyroute2", "evidence of network faults", extra="chaos"),
         _docker(),
         _toxiproxy(),
         _gpus(),
