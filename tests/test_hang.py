@@ -72,3 +72,37 @@ def test_it_is_no_hang_if_training_goes_on(judge, tmp_path):
     assert run.verdicts["L1"].status == "valid"
     start = json.loads((run.folder / "events" / "worker-1.jsonl").read_bytes().split(b"\n")[0])
     assert start["stacks"] is True
+
+
+LONE = """
+import sys, time
+from psconform.probe import Probe
+if sys.argv[1] == "ps":
+    time.sleep(1000)
+probe = Probe.from_env()
+theta = probe.initial()
+probe.initialised([theta])
+for step in range(probe.steps):
+    probe.read([theta])
+    gradient = probe.gradient(step)
+    probe.push(step)
+    if step == 0 and probe.steps > 3:  # calibration has three
+        probe.ack(step, "unknown")
+        time.sleep(2.5)
+        probe.push(step)
+    theta -= 0.5 * gradient
+    probe.ack(step, "ok")
+probe.wait_for_all()
+probe.read([theta], final=True)
+probe.close()
+"""
+
+
+def test_a_first_call_that_is_cut_off_is_no_acknowledgement_yet(judge, tmp_path):
+    """Until there is one, a busy machine is given longer than --patience."""
+    (tmp_path / "lone.py").write_text(LONE, encoding="utf-8")
+    command = 'command = ["{python}", "{here}/lone.py", "{job}"]'
+    text = f'name = "lone"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
+    (tmp_path / "target.toml").write_text(text + '[claims.async]\ndelivery = "exactly-once"\n', encoding="utf-8")
+    run = judge(tmp_path / "target.toml", layout="ps=1,worker=1", update="async", steps=9, patience_s=1.0)
+    assert run.valid, run.explain()

@@ -38,7 +38,8 @@ _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
 START_PATIENCE_S = 60.0
-"""Until the first acknowledgement nobody is taken for stalled sooner: on a busy machine tasks take long to start."""
+"""Until the first acknowledgement nobody is taken for stalled sooner: on a busy machine tasks take long to start, and
+their first calls long to be answered."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
 
@@ -277,8 +278,9 @@ class _Execution:
                 continue
             whole = data[: data.rfind(b"\n") + 1]
             self.sizes[path] = before + len(whole)
-            grown = grown or any(_moves(line) for line in whole.splitlines())
-            self.acked += len(_ACK.findall(whole))
+            moves = [line for line in whole.splitlines() if _moves(line)]
+            grown = grown or bool(moves)
+            self.acked += sum(_ACK.search(line) is not None for line in moves)  # of a call cut off nobody knows
         if self.acked and self.trained_since is None:
             self.trained_since, self.acked_before = time.monotonic(), self.acked
             self.manifest.times_s["first_ack"] = round(self.trained_since - self.began, 3)
