@@ -109,9 +109,10 @@ class Disturbs:
         ended = any(meter.over for meter in self._back.values())  # it may be over before anybody looks
         if self._silence and (ended or any(meter.received for meter in self._back.values())):
             self._seen = self._seen or self._silence
-        if self._silence and ended and not back:
-            return "what was held back came through, and the connection is over"
-        return f"{back} bytes came through" if back else ""
+        over = self._silence and ended and not back
+        if not (back or over) or not self._links.as_told(self._fault.links):  # answers may come the other way
+            return ""
+        return "what was held back came through, and the connection is over" if over else f"{back} bytes came through"
 
     def _nothing_came(self) -> str:
         """Of a stall whose source has dialled nothing: the destination has asked, and nothing has come since.
