@@ -155,7 +155,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 here = Path(sys.argv[1])
 launcher = LocalLauncher(preload=("json",) if sys.argv[2] == "warm" else None)
-print(launcher._temporary)
+print(launcher.temporary)
 pids = [launcher._keeper.pid]
 command = ("sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait")
 for index in range(3):
@@ -198,10 +198,10 @@ def test_what_tasks_leave_in_their_temporary_folder_is_deleted(tmp_path, entry):
             ends(launcher, 1)
         paths = [Path(line) for line in (tmp_path / "a.log").read_text().splitlines() if line.startswith("/")]
         assert len(paths) == 4
-        assert all(path.exists() and path.parent == launcher._temporary for path in paths)
+        assert all(path.exists() and path.parent == launcher.temporary for path in paths)
         launcher.stop_all()
         assert not any(path.exists() for path in paths)
-    assert not launcher._temporary.exists()
+    assert not launcher.temporary.exists()
 
 
 def test_a_target_that_names_a_temporary_folder_keeps_it(tmp_path):
