@@ -90,6 +90,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "cut-in-half": recovery.CutInHalf,
     "counts-twice": recovery.CountsTwice,
     "place-lost": recovery.PlaceLost,
+    "third-strike": recovery.ThirdStrike,
     "joins-blind": recovery.JoinsBlind,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,

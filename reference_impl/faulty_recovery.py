@@ -6,13 +6,14 @@ A bug of worker:0 alone is a subclass of `RecoveringChief`; any other one is in 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from .calls import PATIENCE_S, POLL_S
+from .calls import PATIENCE_S, POLL_S, GaveUp
 from .checkpoint import Cut
 from .chief import RecoveringChief
 from .recoverable import RecoverableShard
@@ -287,6 +288,24 @@ class PlaceLost(RecoveringWorker):
         while self.probe.incarnation:
             time.sleep(POLL_S)
         super().join()
+
+
+class ThirdStrike(RecoveringWorker):
+    """Gives up at the third fault in its life, however long ago the others were."""
+
+    faults, steps_since = 0, 0
+
+    def _take_step(self) -> None:
+        super()._take_step()
+        self.steps_since += 1
+
+    def _ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
+        answer = super()._ask(run, *feeds, patience_s=patience_s)
+        if answer is None and self.steps_since >= 3:  # until it trains again it is the same fault
+            self.faults, self.steps_since = self.faults + 1, 0
+            if self.faults == 3:
+                raise GaveUp("this was the third fault")
+        return answer
 
 
 class JoinsBlind(_Returns):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..history.model import History
+import numpy as np
+
+from ..history.model import OK, History, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 
@@ -40,3 +42,43 @@ def _after_healing(history: History) -> Verdict:
     if history.gaps:
         return unknown(history.incomplete)
     return valid(f"{len(history.faults)} fault(s)")
+
+
+SPACED = 3
+
+
+def windowed_budgets(history: History) -> Verdict:
+    """L3: fault budgets are windowed, not for life: the third of spaced faults is no worse than the first.
+
+    Faults are spaced if an update was accepted after the one was healed and before the next one struck. Of three or
+    more that are, training survives the last as it did those before: it ends as L1 asks. The witness is how often it
+    went well, and what L1 has to say.
+
+    Assumes: as L1. A trainer that does not survive its first fault is L1's alone.
+    """
+    faults = sorted((f for f in history.faults if f.on_ns and f.kind != "poison"), key=lambda fault: fault.on_ns)
+    rounds = _spaced(history, faults)
+    if len(rounds) < SPACED:
+        return not_judged("needs three faults with updates between them")
+    verdict = no_hang(history)
+    if verdict.status != "violated":
+        return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
+    before = ", ".join(fault.what for fault in rounds[:-1])
+    return violated([f"survived {before}; not {rounds[-1].what}", *verdict.witness])
+
+
+def _spaced(history: History, faults: list[Struck]) -> list[Struck]:
+    """The faults after each of which but the last there was an accepted update before the next one."""
+    times = [worker.pushes.answered[worker.pushes.outcome == OK] for worker in history.workers]
+    accepted = np.sort(np.concatenate(times)) if times else np.zeros(0, np.int64)
+    found: list[Struck] = []
+    for fault in faults:
+        if found and not (found[-1].off_ns and _between(accepted, found[-1].off_ns, fault.on_ns)):
+            found[-1] = fault if fault.off_ns > found[-1].off_ns or not fault.off_ns else found[-1]
+            continue
+        found.append(fault)
+    return found
+
+
+def _between(times: np.ndarray[tuple[int, ...], np.dtype[np.int64]], first: int, last: int) -> bool:
+    return bool(np.searchsorted(times, last) > np.searchsorted(times, first, side="right"))

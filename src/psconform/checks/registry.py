@@ -105,6 +105,16 @@ CHECKS: tuple[Check, ...] = (
     Check("M2", "leaving", leaving.leaves_as_declared, "", reads=0, ends=True, workloads=ALL),
     Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, ends=True, workloads=ALL),
     Check(
+        "L3",
+        "budgets",
+        liveness.windowed_budgets,
+        "liveness",
+        ("may-hang",),
+        reads=0,
+        ends=True,
+        workloads=ALL,
+    ),
+    Check(
         "C1",
         "serial SGD",
         serial.follows_serial,
@@ -162,6 +172,7 @@ UNDER_FAULTS = (
     "M1",
     "M2",
     "L1",
+    "L3",
     "C1",
     "C3",
 )

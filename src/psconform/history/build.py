@@ -164,11 +164,15 @@ def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tup
 def _faults(own: EventFile | None) -> tuple[Struck, ...]:
     """Faults that took effect, with what became of them."""
     told = own.of(FaultEvent) if own is not None else []
-    healed = {(event.fault, event.of, event.at): event.evidence for event in told if not event.on}
-    struck = (event for event in told if event.on)
-    return tuple(
-        Struck(e.fault, e.of, e.at, e.evidence, healed.get((e.fault, e.of, e.at), ""), file=e.file) for e in struck
-    )
+    found: list[Struck] = []
+    for event in told:
+        same = [i for i, f in enumerate(found) if (f.kind, f.of, f.at) == (event.fault, event.of, event.at)]
+        when = event.did_ns or event.mono_ns
+        if event.on:
+            found.append(Struck(event.fault, event.of, event.at, event.evidence, "", file=event.file, on_ns=when))
+        elif same:  # of one that strikes again and again, the last
+            found[same[-1]] = replace(found[same[-1]], healed=event.evidence, off_ns=when)
+    return tuple(found)
 
 
 def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:

@@ -128,6 +128,8 @@ class Struck:
     evidence: str
     healed: str
     file: str = ""  # the checkpoint file that it damaged
+    on_ns: int = 0  # from then on it was there, nanoseconds of CLOCK_MONOTONIC; 0: not known
+    off_ns: int = 0  # until then; 0: not known, or it was not healed
 
     @property
     def what(self) -> str:

@@ -51,6 +51,10 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
             raise BadInput("--restart-after", f"defect {name} needs a task that comes back", value="never")
     if not every:
         raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
+    if len(faults) < len(defect.kill):
+        hint = " ".join(f"--kill {needed}" for needed in defect.kill)
+        problem = f"defect {name} needs {len(defect.kill)} of them"
+        raise BadInput("--kill", problem, value=" ".join(map(str, faults)), hint=f"Give {hint}")
     latest = max((fault.when.step or 0 for fault in faults if fault.when.phase == BEFORE_PUSH), default=0)
     if defect.checkpoint_every and 0 < latest <= every:
         problem = f"defect {name} needs a checkpoint before step {latest}"

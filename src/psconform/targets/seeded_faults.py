@@ -109,6 +109,15 @@ FAULTY: dict[str, Defect] = {
         kill=("worker:1@30",),
         patience_s=8.0,
     ),
+    "third-strike": Defect(
+        "a worker counts its faults for life, and gives up at the third",
+        "L3",
+        ("L1",),
+        steps=100,
+        kill=("ps:0@20", "ps:0@50", "ps:0@80"),
+        checkpoint_every=10,
+        patience_s=8.0,
+    ),
     "joins-blind": Defect(
         "a worker that comes back pushes its first gradient before it has read anything",
         "M1",
