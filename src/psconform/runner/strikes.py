@@ -128,7 +128,7 @@ class Strikes:
         for state in self._states:
             until, who = state.fault.until, state.fault.ends_where
             there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
-            if there and state.status in ("striking", "struck"):
+            if there and (state.status == "struck" or (state.status == "striking" and not state.injector.holds)):
                 self._heal(state)
         for state in self._states:
             fault = state.fault
@@ -206,6 +206,7 @@ class Strikes:
                 state.status, state.again = "waiting", time.monotonic() + again_s
             return
         state.status, state.since = "healing", time.monotonic()
+        self._let_go(state)
 
     def _watch_healing(self, state: _State, now: float) -> None:
         healed = state.injector.healed() or (state.injector.gone() if now - state.since > EFFECT_S else "")

@@ -1,0 +1,60 @@
+"""When faults strike and heal: arrivals of tasks, in the order in which they may come."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+
+from psconform.faults.control import Control
+from psconform.faults.injectors import Stops
+from psconform.faults.short import parse_faults
+from psconform.launchers.local import LocalLauncher
+from psconform.layout import Command, Layout, Task
+from psconform.probe import EventLog
+from psconform.runner.strikes import Strikes
+
+VICTIM = Task("worker", 1)
+LONG_S = 20.0
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    with LocalLauncher() as launcher:
+        launcher.start(VICTIM, Command(("sleep", "1000")), env={}, log=tmp_path / "log")
+        yield launcher
+
+
+def arrive(control, task, step):
+    """As a probe does that is at a phase at which a fault is to strike."""
+    host, _, port = control.address.rpartition(":")
+    line = socket.create_connection((host, int(port)))
+    line.sendall(json.dumps({"task": task, "phase": "before-push", "step": step}).encode() + b"\n")
+    return line
+
+
+def test_the_step_that_ends_a_fault_may_come_with_the_one_that_begins_it(launcher, tmp_path):
+    """Async: another worker is far ahead. Whoever is held there must be let go, and the fault still strikes."""
+    (fault,) = parse_faults(stop=["worker:1@4..9"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control, arrive(control, "worker:1", 4) as held, arrive(control, "worker:0", 9) as ahead:
+        strikes = Strikes({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        for line in (held, ahead):
+            line.setblocking(False)
+        released, deadline = set(), time.monotonic() + LONG_S
+        while released != {held, ahead} or strikes.pending or strikes.missing():
+            assert time.monotonic() < deadline, (len(released), strikes.missing())
+            strikes.tick(heard_s=2.0)
+            for line in {held, ahead} - released:
+                try:
+                    assert line.recv(16) == b"go\n"
+                except BlockingIOError:
+                    continue
+                released.add(line)
+            time.sleep(0.01)
+    log.close()
+    events = [json.loads(line) for line in (tmp_path / "psconform-0.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [event["on"] for event in events if event["kind"] == "fault"] == [True, False]
+    assert launcher.state(VICTIM) not in ("T", "")
