@@ -18,13 +18,14 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
 nobody can ask for it."""
 MOST = 3
+ENDING = ("refuse", "reset", "cut")
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 RESTARTS_S = (0.0, 0.2, 1.0)
 AMOUNTS: dict[str, tuple[int, ...]] = {
     "ms": (5, 20, 100),
     "jitter_ms": (0, 5),
     "kB_per_s": (20, 100, 1000),
-    "bytes": (0, 100, 1000, 20_000),
+    "bytes": (0, 100, 1000),  # a cut that is not reached shows nothing
     "delay_us": (0, 100),
     "after_ms": (0, 50),
     "times": (2, 3),
@@ -52,9 +53,17 @@ def draw(generator: random.Random, kinds: Sequence[str] = DRAWN, *, layout: Layo
     faults: list[Fault] = []
     for _ in range(generator.randint(1, MOST)):
         fault = _draw(generator, generator.choice(kinds), layout=layout, steps=steps)
-        if fault not in faults and (fault.task is None or fault.task not in [other.task for other in faults]):
+        if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
             faults.append(fault)
     return tuple(faults)
+
+
+def _clash(fault: Fault, other: Fault) -> bool:
+    """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it."""
+    if fault.task is not None and fault.task == other.task:
+        return True
+    ends = {task for link in fault.links for task in (link.source, link.destination)}
+    return fault.kind in ENDING and (other.task in ends or bool(set(fault.links) & set(other.links)))
 
 
 def _draw(generator: random.Random, name: str, *, layout: Layout, steps: int) -> Fault:
