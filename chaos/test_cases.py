@@ -37,7 +37,7 @@ def cases() -> list[Case]:
 
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
-    """One fault of this kind: of the task, or of all its links, or one of them where isolating it is too much."""
+    """One fault of this kind: of the task, or of its links, what it sends or both directions."""
     when = When() if kind == "late" else When(moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:

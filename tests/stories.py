@@ -91,6 +91,14 @@ class Story:
         self.manifest.faults.append(f"{kind} {name}@{at}")
         self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, **more)
 
+    def spaced(self, *, times=3, between=1):
+        """ps:0 is killed so often, and updates are accepted in between; each time nothing is lost."""
+        for number in range(times):
+            self.step(0, between)
+            self.kill("ps:0", at=str(number))
+            self.fault("kill", "ps:0", at=str(number), on=False)
+        self.exits.clear()
+
     def back(self, worker, *, step=None):
         """A worker that was killed is there again and resumes."""
         self.lives[worker] += 1

@@ -277,37 +277,11 @@ def test_an_error_after_a_fault_that_was_not_seen_to_strike_says_nothing(tmp_pat
     assert missing in next(v for v in judged.verdicts if v.guarantee == "L1").reason
 
 
-def spaced(story, *, times=3, between=1):
-    """ps:0 is killed so often, and updates are accepted in between; each time nothing is lost."""
-    for number in range(times):
-        story.step(0, between)
-        story.kill("ps:0", at=str(number))
-        story.fault("kill", "ps:0", at=str(number), on=False)
-    story.exits.clear()
-
-
-def test_three_spaced_faults_are_survived(story):
-    spaced(story)
-    judged = story.finish()
-    assert statuses(judged)["L3"] == "valid"
-    assert violated(judged) == set()
-
-
 def test_the_third_of_spaced_faults_is_not_survived(story):
-    spaced(story)
+    story.spaced()
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: this was the third fault")
     assert violated(judged) == {"L1", "L3"}
     assert witness(judged, "L3")[0] == "survived kill ps:0 at 0, kill ps:0 at 1; not kill ps:0 at 2"
-
-
-@pytest.mark.parametrize(("times", "between"), [(2, 1), (4, 0)])
-def test_fewer_faults_or_several_at_once_say_nothing_of_budgets(story, times, between):
-    """Four faults with no update between them are one."""
-    story.step(1)
-    spaced(story, times=times, between=between)
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
-    assert "L3" not in statuses(judged)
-    assert "L1" in violated(judged)
 
 
 VIOLATED = {

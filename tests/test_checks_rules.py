@@ -17,7 +17,7 @@ from .replicas import Ring
 from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import VIOLATED as AFTER_FAULTS
-from .test_checks_recovery import joined, ps_lost, spaced
+from .test_checks_recovery import joined, ps_lost
 from .test_leaving import ran_dry
 from .test_replication import run as in_graph
 
@@ -38,7 +38,7 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
     verdicts += ps_lost(Story(tmp_path / "story")).verdicts
     verdicts += joined(Story(tmp_path / "joined"), lambda story: story.step(1)).verdicts
     thrice = Story(tmp_path / "thrice")
-    spaced(thrice)
+    thrice.spaced()
     verdicts += thrice.finish().verdicts
     verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
     verdicts += judge_history(ran_dry(tmp_path / "dry"))

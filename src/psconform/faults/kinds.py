@@ -113,7 +113,8 @@ KINDS: dict[str, Kind] = {
     "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
     "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
 }
-OF_NETWORK = tuple(name for name, kind in KINDS.items() if kind.of == NETWORK)
+ENDING = tuple(name for name, kind in KINDS.items() if kind.evidence == ENDED)
+"""They end connections."""
 
 
 def _network() -> str:

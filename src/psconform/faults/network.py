@@ -8,6 +8,7 @@ import time
 from ..layout import Link
 from .fault import Fault
 from .injectors import Life
+from .kinds import ENDING
 from .links import HOUR_MS, Links
 from .traffic import Flows, Meter, flows
 
@@ -160,10 +161,6 @@ class Disturbs:
 
     def _both(self, link: Link) -> tuple[int | None, int | None]:
         return self._life(link.source), self._life(link.destination)
-
-
-ENDING = ("refuse", "reset", "cut")
-"""They end connections."""
 
 
 def toxic_of(kind: str, amounts: dict[str, int]) -> tuple[str, dict[str, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import BadInput
 from ..layout import Layout
 from .fault import Fault
-from .kinds import KINDS, NETWORK, PROCESS
+from .kinds import ENDING, KINDS, NETWORK, PROCESS
 from .partitions import OF_ALL, OF_ONE, region
 from .when import BEFORE_PUSH, When
 
@@ -18,7 +18,6 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
 nobody can ask for it."""
 MOST = 3
-ENDING = ("refuse", "reset", "cut")
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 RESTARTS_S = (0.0, 0.2, 1.0)
 AMOUNTS: dict[str, tuple[int, ...]] = {
