@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from .fault import Fault
+from .injectors import Injector
 
 LEAST_BYTES = 64
 """Smaller files are marks and locks, no checkpoints."""
@@ -31,10 +32,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return max(newest, key=lambda file: file[1])[2] if newest else None
 
 
-class Damages:
+class Damages(Injector):
     """truncate, flip: the newest checkpoint is cut in half, or one of its bits is turned over."""
-
-    holds, starts = True, False
 
     def __init__(self, fault: Fault, folder: Path, *, seed: int) -> None:
         self._kind, self._folder = fault.kind, folder
@@ -74,9 +73,3 @@ class Damages:
 
     def healed(self) -> str:
         return ""
-
-    def gone(self) -> str:
-        return ""
-
-    def again_s(self) -> float | None:
-        return None

@@ -6,6 +6,7 @@ None of them waits: the runner looks at them between two looks at the tasks (run
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -30,46 +31,54 @@ class Processes(Protocol):
         """State letter of its process, as of ps(1); empty if there is none."""
 
 
-class Injector(Protocol):
-    """One fault, for one run."""
+class Injector(ABC):
+    """One fault, for one run.
 
-    holds: bool
-    """Whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there."""
+    Attributes:
+        holds: whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there.
+        starts: it is healed by starting the task.
+        file: what it has damaged, if it is a file.
+    """
 
-    file: str
-    """What it has damaged, if it is a file."""
-    starts: bool
-    """It is healed by starting the task."""
+    holds, starts = True, False
+    file = ""
 
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
+        return ""
 
+    @abstractmethod
     def inject(self) -> None:
         """Bring it about."""
 
+    @abstractmethod
     def evidence(self) -> str:
         """What shows that it has taken effect on the target, empty so far; called often while it lasts."""
 
+    @abstractmethod
     def heal(self) -> None:
         """Take it away."""
 
+    @abstractmethod
     def healed(self) -> str:
         """What shows on the target that it is gone; empty so far."""
 
     def gone(self) -> str:
         """What shows that it is gone, though nothing of the target tells; empty if it may still be there."""
+        return ""
 
     def again_s(self) -> float | None:
         """It strikes again so many seconds after it was healed; None: it does not."""
+        return None
 
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "crash-loop": signal.SIGKILL}
 
 
-class Ends:
+class Ends(Injector):
     """kill, term, crash-loop: a process that ends by a signal. Its end is told of (``ended``); the runner starts it."""
 
-    holds, file, starts = True, "", True
+    starts = True
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None
@@ -109,17 +118,11 @@ class Ends:
     def healed(self) -> str:
         return "started again"
 
-    def gone(self) -> str:
-        return ""
 
-
-class Late:
+class Late(Injector):
     """late: a task that is not started with the others."""
 
-    holds, file, starts = True, "", True
-
-    def refused(self) -> str:
-        return ""
+    starts = True
 
     def inject(self) -> None:
         """The runner has left it out."""
@@ -133,17 +136,9 @@ class Late:
     def healed(self) -> str:
         return "started"
 
-    def gone(self) -> str:
-        return ""
 
-    def again_s(self) -> float | None:
-        return None
-
-
-class Stops:
+class Stops(Injector):
     """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
-
-    holds, file, starts = True, "", False
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None
@@ -164,9 +159,3 @@ class Stops:
     def healed(self) -> str:
         # without a state it has ended, which is told of elsewhere
         return "it goes on" if self._processes.state(self._task) not in ("T", "") else ""
-
-    def gone(self) -> str:
-        return ""
-
-    def again_s(self) -> float | None:
-        return None

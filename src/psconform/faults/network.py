@@ -7,7 +7,7 @@ import time
 
 from ..layout import Link
 from .fault import Fault
-from .injectors import Life
+from .injectors import Injector, Life
 from .kinds import ENDING
 from .links import HOUR_MS, Links
 from .traffic import Flows, Meter, flows
@@ -18,14 +18,14 @@ SILENT_S = 0.2
 """Shorter pauses are no sign of a stall."""
 
 
-class Disturbs:
+class Disturbs(Injector):
     """All kinds whose evidence is bytes or connections of the target, on the links that they strike.
 
     The bytes from a to b travel on connections that either has dialled, so there are two to look at: what a has sent
     into its proxy to b, and what has come out of b's proxy to a.
     """
 
-    holds, file, starts = False, "", False
+    holds = False
 
     def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
         self._fault, self._links, self._life = fault, links, life
@@ -39,9 +39,6 @@ class Disturbs:
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-
-    def refused(self) -> str:
-        return ""
 
     def inject(self) -> None:
         links, fault = self._links, self._fault
@@ -131,9 +128,6 @@ class Disturbs:
 
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._fault.links) else ""
-
-    def again_s(self) -> float | None:
-        return None
 
     def _latency(self) -> int:
         spread = self._amounts.get("jitter_ms", 0)
