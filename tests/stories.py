@@ -6,6 +6,7 @@ should be, every guarantee is valid; each test leaves something out, or does it 
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from psconform.layout import Layout, Task
 from psconform.probe import UNIT, EventLog, Probe
 from psconform.runner.folder import new_folder, write_spec
 from psconform.runner.verdicts import Judged, judge_folder
+
+from .mutations import rechained
 
 CLAIMS = Claims(read_atomicity="per-shard", recovery="checkpoint", liveness="progress")
 
@@ -99,6 +102,16 @@ class Story:
             self.fault("kill", "ps:0", at=str(number), on=False)
         self.exits.clear()
 
+    def long_after(self, before):
+        """Both workers take so many steps, ps:0 is killed and is back, and they take those that are left."""
+        for count in (before, self.steps - before):
+            for worker in (0, 1):
+                self.step(worker, count)
+            if count == before:
+                self.kill("ps:0")
+                self.fault("kill", "ps:0", on=False)
+                self.exits.clear()
+
     def back(self, worker, *, step=None):
         """A worker that was killed is there again and resumes."""
         self.lives[worker] += 1
@@ -148,3 +161,17 @@ class Story:
         self.manifest.status, self.manifest.reasons = status, list(reasons)
         self.manifest.write(self.folder)
         return judge_folder(self.folder)
+
+
+def stretched(folder, *, pause_s, slower):
+    """Judge it as if nothing had happened for so long after the fault was healed, and all then came so much slower."""
+    files = sorted((folder / "events").glob("*.jsonl"))
+    events = {path: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in files}
+    healed = next(e["mono_ns"] for told in events.values() for e in told if e["kind"] == "fault" and not e["on"])
+    for path, told in events.items():
+        for event in told:
+            for name in ("mono_ns", "did_ns"):
+                if (since := event.get(name, 0) - healed) > 0:
+                    event[name] = healed + int(pause_s * 1e9 + since * slower)
+        path.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in told])))
+    return judge_folder(folder)

@@ -1,10 +1,12 @@
-"""L3: faults that are spaced; the one that is violated stands in test_checks_recovery.py."""
+"""L2: training is as fast again after a fault. L3: faults that are spaced; violated in test_checks_recovery.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from .stories import Story
+from psconform.checks.throughput import BACK_S, LEAST
+
+from .stories import Story, stretched
 from .test_checks_recovery import statuses, violated
 
 
@@ -28,3 +30,21 @@ def test_fewer_faults_or_several_at_once_say_nothing_of_budgets(story, times, be
     judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
     assert "L3" not in statuses(judged)
     assert "L1" in violated(judged)
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "slower", "status"),
+    [
+        (BACK_S + 1, 1.0, "valid"),
+        (BACK_S + 1, 2.0, "valid"),
+        (BACK_S + 1, 1e4, "violated"),
+        (0.0, 1.0, None),
+    ],
+)
+def test_training_is_as_fast_again_some_time_after_the_fault(tmp_path, pause_s, slower, status):
+    story = Story(tmp_path / "run", steps=3 * LEAST)
+    story.long_after(LEAST + 2)
+    assert "L2" not in statuses(story.finish())  # it was over too soon
+    judged = stretched(story.folder, pause_s=pause_s, slower=slower)
+    assert statuses(judged).get("L2") == status
+    assert violated(judged) == ({"L2"} if status == "violated" else set())

@@ -15,7 +15,7 @@ from . import bugs
 from . import simulate_modes as modes
 from .replicas import Ring
 from .simulate import Trainer
-from .stories import Story
+from .stories import Story, stretched
 from .test_checks_recovery import VIOLATED as AFTER_FAULTS
 from .test_checks_recovery import joined, ps_lost
 from .test_leaving import ran_dry
@@ -40,6 +40,10 @@ def test_every_check_is_valid_somewhere_and_says_what_it_judged(histories, tmp_p
     thrice = Story(tmp_path / "thrice")
     thrice.spaced()
     verdicts += thrice.finish().verdicts
+    slow = Story(tmp_path / "slow", steps=60)
+    slow.long_after(25)
+    slow.finish()
+    verdicts += stretched(slow.folder, pause_s=6.0, slower=1.0).verdicts
     verdicts += Ring(local_steps=3).judge(tmp_path / "ring").verdicts
     verdicts += judge_history(ran_dry(tmp_path / "dry"))
     assert {v.guarantee for v in verdicts if v.status == "valid"} == {check.name for check in CHECKS}
@@ -58,7 +62,7 @@ def test_every_check_is_violated_by_some_bug():
 
     assert all(callable(test) for test in AFTER_FAULTS.values())
     named = {name for *_, names in [*VIOLATED, *IN_OTHER_MODES, *WRONG, *REPLICATED, *RINGS] for name in names.split()}
-    named |= {*AFTER_FAULTS, "M2"}  # test_leaving.py
+    named |= {*AFTER_FAULTS, "M2", "L2"}  # test_leaving.py, test_budgets.py
     assert named | set().union(*(names for _, _, names, _ in UNTRAINED)) == {check.name for check in CHECKS}
 
 

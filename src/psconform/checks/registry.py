@@ -29,6 +29,7 @@ from . import (
     staleness,
     straggler,
     synchronous,
+    throughput,
     torn,
     training,
 )
@@ -105,6 +106,16 @@ CHECKS: tuple[Check, ...] = (
     Check("M2", "leaving", leaving.leaves_as_declared, "", reads=0, ends=True, workloads=ALL),
     Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, ends=True, workloads=ALL),
     Check(
+        "L2",
+        "throughput",
+        throughput.throughput_back,
+        "liveness",
+        ("may-hang", "attributed-error"),
+        reads=0,
+        ends=True,
+        workloads=ALL,
+    ),
+    Check(
         "L3",
         "budgets",
         liveness.windowed_budgets,
@@ -172,6 +183,7 @@ UNDER_FAULTS = (
     "M1",
     "M2",
     "L1",
+    "L2",
     "L3",
     "C1",
     "C3",
