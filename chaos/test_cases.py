@@ -19,12 +19,13 @@ from psconform.plugin import chosen
 
 from .survive import STEPS, Judge, must_survive, survives
 
+SLOW_CLOSE = "slow-close"
 ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
 """worker:0 is the chief."""
 MOMENT = ("before-push", "after-push")
 UPDATE = ("sync", "async")
 LAYOUT = Layout(ps=2, workers=3)
-FACTORS = (DRAWN, ROLE, UPDATE, MOMENT)
+FACTORS = ((*DRAWN, SLOW_CLOSE), ROLE, UPDATE, MOMENT)
 Case = tuple[str, str, str, str]
 
 
@@ -34,6 +35,15 @@ def cases() -> list[Case]:
         return list(product(*FACTORS))
     rows = [tuple(row) for row in AllPairs([list(factor) for factor in FACTORS])]
     return rows if chosen.profile == "ci" else rows[::8]
+
+
+def faults_of(kind: str, role: str, moment: str) -> list[Fault]:
+    """One fault of this kind; with a slow close its task is killed, for it shows only if a connection ends."""
+    faults = [fault_of(kind, role, moment)]
+    if kind == SLOW_CLOSE:
+        when = When(moment, STEPS // 3 + 1)
+        faults.append(Fault(kind="kill", task=Task.parse(role), when=when, restart_after_s=0.2))
+    return faults
 
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
@@ -56,5 +66,5 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
 )
 def test_a_fault_of_a_role(judge: Judge, tmp_path: Path, kind: str, role: str, update: str, moment: str) -> None:
     """R1 to R4, R6, R7, L1, S1, S3, A5, C3."""
-    faults = [fault_of(kind, role, moment)]
+    faults = faults_of(kind, role, moment)
     must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)

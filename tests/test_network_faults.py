@@ -46,7 +46,7 @@ def write(tmp_path):
 
 
 @pytest.mark.psconform
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.of == NETWORK])
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.of == NETWORK and name != "slow-close"])
 def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, kind):
     """Sync and async in turn, and both directions of who sends."""
     turn = list(KINDS).index(kind) % 2
@@ -192,3 +192,32 @@ def test_a_stall_of_answers_shows_when_it_ends(session, write, tmp_path):
         r"nothing came for 0\.[6-9] s though \d+ bytes had asked for it|nothing came for [1-9].*", fault["evidence"]
     )
     assert "came through" in fault["healed"]
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize(("update", "task"), [("sync", "worker:1"), ("async", "ps:0")])
+def test_a_slow_close_shows_when_a_task_dies(session, tmp_path, update, task):
+    """The others believe it alive for some time longer."""
+    plan = f'[[fault]]\nkind = "slow-close"\nlinks = "mute {task}"\nat = 8\nfor = "2s"\nms = 700\n'
+    plan += f'[[fault]]\nkind = "kill"\ntask = "{task}"\nat = 12\nrestart_after = "100ms"\n'
+    (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
+    run = judge(
+        layout="ps=1,worker=2",
+        update=update,
+        steps=40,
+        faults=tmp_path / "plan.toml",
+        session=session,
+        out=tmp_path / "run",
+    )
+    assert run.exit_code == 0, run.explain()
+    told = {fault["kind"]: fault for fault in run.as_dict()["faults"]}
+    assert re.fullmatch(r"\d+ connection\(s\) open whose other end had gone", told["slow-close"]["evidence"])
+    assert told["slow-close"]["healed"] == "no connection is open whose other end has gone"
+
+
+@pytest.mark.psconform
+def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path):
+    plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, for_="300ms")
+    run = judge(layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 2
+    assert "slow-close worker:1<->ps:0@8 ms=1000+300ms was not seen to take effect" in run.explain()

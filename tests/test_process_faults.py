@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from psconform import judge
+from psconform.errors import BadInput
+from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
 pytestmark = pytest.mark.psconform
@@ -61,3 +64,48 @@ def test_who_is_asked_to_end_ends(run):
     ]
     assert fault["evidence"].startswith("the process ended")
     assert fault["healed"] == "started again"
+
+
+@pytest.mark.parametrize(("update", "task"), [("sync", "worker:1"), ("async", "ps:0")])
+def test_a_task_that_has_only_some_of_its_time(run, update, task):
+    done = run(update, f'kind = "throttle"\ntask = "{task}"\nat = 10\nfor = "1s"\npercent = 30')
+    (fault,) = done.as_dict()["faults"]
+    assert re.fullmatch(r"stopped 2 times, for 0\.[3-9]\d of \d\.\d\d s|stopped 2 times, for .*", fault["evidence"])
+    assert fault["healed"] in ("it goes on", "it has ended")
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_worker_that_runs_out_of_data_by_a_plan(run, update):
+    done = run(update, 'kind = "out-of-data"\ntask = "worker:1"\nat = 20', checkpoint_every=None)
+    (fault,) = done.as_dict()["faults"]
+    assert fault["evidence"] == "the last gradient that it pushed is of step 19"
+    assert done.verdicts["M2"].status == "valid"
+    assert done.verdicts["L1"].status == "valid"
+    assert "--batches" not in done.repeat
+
+
+def test_out_of_data_that_it_never_gets_to_proves_nothing(session, tmp_path):
+    """The worker is killed for good before."""
+    plan = '[[fault]]\nkind = "out-of-data"\ntask = "worker:1"\nat = 30\n'
+    plan += '[[fault]]\nkind = "kill"\ntask = "worker:1"\nat = 10\nrestart_after = "never"\n'
+    (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
+    options = {"layout": "ps=1,worker=2", "steps": 40, "update": "async", "patience_s": 3}
+    run = judge(faults=tmp_path / "plan.toml", session=session, out=tmp_path / "run", **options)
+    assert run.exit_code == 2
+    assert "fault out-of-data worker:1@30 never struck: training did not get there" in run.explain()
+
+
+@pytest.mark.parametrize(
+    ("task", "step", "says"),
+    [
+        ("worker", 20, "must leave one worker that has a batch"),
+        ("worker:1", 0, "must have data for one step"),
+        ("worker:0", 20, "worker:0 runs out of data twice"),
+    ],
+)
+def test_a_plan_of_too_little_data_is_refused(tmp_path, task, step, says):
+    path = tmp_path / "plan.toml"
+    path.write_text(f'[[fault]]\nkind = "out-of-data"\ntask = "{task}"\nat = {step}\n', encoding="utf-8")
+    batches = "worker:0=9" if "twice" in says else ()
+    with pytest.raises(BadInput, match=says):
+        make_plan(faults=path, layout="ps=1,worker=2", batches=batches, out=tmp_path / "run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import OK, History, Struck
+from ..history.model import OK, OVER, History, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 
@@ -56,7 +56,7 @@ def windowed_budgets(history: History) -> Verdict:
 
     Assumes: as L1. A trainer that does not survive its first fault is L1's alone.
     """
-    faults = sorted((f for f in history.faults if f.on_ns and f.kind != "poison"), key=lambda fault: fault.on_ns)
+    faults = sorted((f for f in history.faults if f.on_ns and f.kind not in OVER), key=lambda fault: fault.on_ns)
     rounds = _spaced(history, faults)
     if len(rounds) < SPACED:
         return not_judged("needs three faults with updates between them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..history.columns import Ints
-from ..history.model import OK, History, Worker
+from ..history.model import OK, OVER, History, Worker
 from ..verdict import Verdict, not_judged, valid, violated
 
 BACK_S = 5.0
@@ -25,7 +25,7 @@ def throughput_back(history: History) -> Verdict:
     Assumes: all faults were healed, and a worker has 20 accepted gradients before the first and 20 from T2 after the
     last; else it is not judged.
     """
-    faults = [fault for fault in history.faults if fault.on_ns and fault.kind != "poison"]
+    faults = [fault for fault in history.faults if fault.on_ns and fault.kind not in OVER]
     if not faults:
         return not_judged("needs a fault: --kill, --stop or --faults")
     if history.lasting:

@@ -12,6 +12,9 @@ from .when import When
 
 SHORT = ("kill", "stop", "poison")
 """Kinds that have an option of their own."""
+OUT_OF_DATA = "out-of-data"
+GIVEN = ("poison", OUT_OF_DATA)
+"""Kinds that psconform does not strike: the probe knows of them from spec.json."""
 NEWEST = "the newest checkpoint"
 """What faults of the disk are of."""
 POISONS = ("nan", "inf")
@@ -65,8 +68,8 @@ class Fault:
 
     @property
     def outside(self) -> bool:
-        """Psconform strikes it; a poison is given by the probe, which knows it from spec.json."""
-        return self.kind != "poison"
+        """Psconform strikes it while the run goes on."""
+        return self.kind not in GIVEN
 
     @property
     def heals(self) -> bool:

@@ -6,6 +6,7 @@ None of them waits: the runner looks at them between two looks at the tasks (run
 from __future__ import annotations
 
 import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -159,3 +160,51 @@ class Stops(Injector):
     def healed(self) -> str:
         # without a state it has ended, which is told of elsewhere
         return "it goes on" if self._processes.state(self._task) not in ("T", "") else ""
+
+
+PERIOD_S = 0.25
+"""A throttled process is stopped about so often; it cannot be much oftener, for psconform looks now and then."""
+
+
+class Throttles(Injector):
+    """throttle: a process that has only some of its time, by SIGSTOP and SIGCONT in turn, as cpulimit(1) does it.
+
+    No cgroup is needed, and none can be left behind. The process is stopped when it is looked at, so the times are
+    rounded up to the next look.
+    """
+
+    def __init__(self, fault: Fault, processes: Processes) -> None:
+        assert fault.task is not None
+        self._task, self._processes = fault.task, processes
+        self._share = dict(fault.amounts)["percent"] / 100
+        self._stopped, self._since, self._began = False, 0.0, 0.0
+        self._times, self._away_s = 0, 0.0
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
+
+    def inject(self) -> None:
+        self._began = time.monotonic()
+        self._turn(stop=True)
+
+    def evidence(self) -> str:
+        state, lasted = self._processes.state(self._task), time.monotonic() - self._since
+        if self._stopped and state == "T" and lasted >= PERIOD_S * (1 - self._share):
+            self._times, self._away_s = self._times + 1, self._away_s + lasted
+            self._turn(stop=False)
+        elif not self._stopped and state not in ("T", "") and lasted >= PERIOD_S * self._share:
+            self._turn(stop=True)
+        if self._times < 2:
+            return ""
+        return f"stopped {self._times} times, for {self._away_s:.2f} of {time.monotonic() - self._began:.2f} s"
+
+    def heal(self) -> None:
+        self._turn(stop=False)
+
+    def healed(self) -> str:
+        state = self._processes.state(self._task)
+        return "" if state == "T" else "it goes on" if state else "it has ended"
+
+    def _turn(self, *, stop: bool) -> None:
+        self._processes.signal(self._task, signal.SIGSTOP if stop else signal.SIGCONT)
+        self._stopped, self._since = stop, time.monotonic()

@@ -50,6 +50,7 @@ class Kind:
 PASSED = "bytes of the target that passed through it"
 ENDED = "connections of the target that ended, with both tasks alive"
 HELD = "bytes that the target sent into it, and that are held back"
+LEFT_OPEN = "a connection of the target that is open though its other end has gone"
 DAMAGED = "the file of the checkpoint has changed"
 KINDS: dict[str, Kind] = {
     "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
@@ -66,6 +67,13 @@ KINDS: dict[str, Kind] = {
     ),
     "late": Kind(PROCESS, "started later than the others", "it was not there", lasts=True),
     "stop": Kind(PROCESS, "SIGSTOP, then SIGCONT", "the process is in state T", lasts=True),
+    "throttle": Kind(
+        PROCESS,
+        "SIGSTOP and SIGCONT in turn, so that it has only some of its time",
+        "the process was seen stopped, and going on, twice at least",
+        lasts=True,
+        amounts={"percent": Amount("of the time that it has", 20, 1, 90)},
+    ),
     "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
     "latency": Kind(
         NETWORK,
@@ -109,8 +117,16 @@ KINDS: dict[str, Kind] = {
         lasts=True,
         amounts={"bytes": Amount("that still pass on each connection", 1000, 0, 1_000_000_000)},
     ),
+    "slow-close": Kind(
+        NETWORK,
+        "that the source has closed a connection reaches the destination later",
+        LEFT_OPEN,
+        lasts=True,
+        amounts={"ms": Amount("milliseconds", 1000, 1, 60_000)},
+    ),
     "truncate": Kind(DISK, "the newest checkpoint loses its second half", DAMAGED),
     "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
+    "out-of-data": Kind(DATA, "a worker has no data from that step on", "its record ends with the push before"),
     "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
 }
 ENDING = tuple(name for name, kind in KINDS.items() if kind.evidence == ENDED)

@@ -47,6 +47,7 @@ class _Entry(BaseModel):
     after_ms: int | None = None
     times: int | None = None
     lives_ms: int | None = None
+    percent: int | None = None
 
 
 class _File(BaseModel):
@@ -204,7 +205,7 @@ def _seconds(text: str | None, *, place: str) -> float | None:
 
 
 def _value(entry: _Entry, kind: Kind, *, place: str) -> str:
-    if kind.of != DATA:
+    if entry.kind != "poison":
         if entry.value is not None:
             raise BadInput(f"{place}: value", f"is not for {entry.kind}", value=entry.value)
         return ""

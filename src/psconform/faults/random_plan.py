@@ -9,14 +9,14 @@ from typing import Any
 from ..errors import BadInput
 from ..layout import Layout
 from .fault import Fault
-from .kinds import ENDING, KINDS, NETWORK, PROCESS
+from .kinds import ENDING, KINDS, LEFT_OPEN, NETWORK, PROCESS
 from .partitions import OF_ALL, OF_ONE, region
 from .when import BEFORE_PUSH, When
 
 RANDOM = "random"
-DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK))
-"""What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
-nobody can ask for it."""
+DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK) and kind.evidence != LEFT_OPEN)
+"""What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
+can ask for it, and a slow close shows only beside a fault that ends connections."""
 MOST = 3
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 RESTARTS_S = (0.0, 0.2, 1.0)
@@ -29,6 +29,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "after_ms": (0, 50),
     "times": (2, 3),
     "lives_ms": (0, 100, 400),
+    "percent": (10, 30),
 }
 
 

@@ -69,6 +69,17 @@ def flows(addresses: Iterable[str]) -> dict[str, Flows]:
     return {address: Flows(opened[address], frozenset(left[address])) for address in opened}
 
 
+def accepted(address: str) -> int:
+    """How many connections the listener at ``host:port`` (IPv4) has accepted, and neither end of them has closed."""
+    found = 0
+    with DiagSocket() as diagnosis:
+        diagnosis.bind()
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for said in diagnosis.get_sock_stats(family=family, states=ESTABLISHED, extensions=0):
+                found += f"{said['idiag_src'].removeprefix(MAPPED)}:{said['idiag_sport']}" == address
+    return found
+
+
 @dataclass
 class Meter:
     """What has passed since it was made, on connections to one address; ``look`` now and then, or some are missed.

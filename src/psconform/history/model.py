@@ -115,6 +115,10 @@ class Poisoned:
     at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
 
+OVER = ("poison", "out-of-data")
+"""Kinds of faults that are no outage: nobody dies, and there is nothing to heal."""
+
+
 @dataclass(frozen=True)
 class Struck:
     """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not).
@@ -194,7 +198,7 @@ class History:
     @property
     def struck(self) -> bool:
         """The same of processes: a poisoned gradient alone is none of it."""
-        faults = any(fault.kind != "poison" for fault in self.faults)
+        faults = any(fault.kind not in OVER for fault in self.faults)
         return faults or any(mark.kind != "checkpoint" for mark in self.marks)
 
     @cached_property
@@ -265,8 +269,8 @@ class History:
 
     @property
     def lasting(self) -> tuple[Struck, ...]:
-        """Faults that were not healed; a poison, or a damaged file, is over at once."""
-        return tuple(f for f in self.faults if f.kind != "poison" and not f.file and not f.healed)
+        """Faults that were not healed; what is over at once, or a damaged file, need not be."""
+        return tuple(f for f in self.faults if f.kind not in OVER and not f.file and not f.healed)
 
     def damaged(self, name: str) -> bool:
         """Whether a fault has damaged a file of this checkpoint, so that nobody can be asked to restore it."""

@@ -18,6 +18,7 @@ from ..targets.reference import find_target
 from .options import check_faults, check_phases
 from .plan import FAULTS, Plan
 from .series import Series
+from .slow import with_faults, without_faults
 from .verdicts import Judged, judge_folder
 
 
@@ -72,14 +73,22 @@ def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) 
     )
     target.claimed(layout)
     workers = {str(task) for task in layout.worker_tasks}
+    again = parse_plan(plan_text(faults), place="faults", layout=layout, steps=steps)
     workload = msgspec.structs.replace(
         plan.workload,
         steps=steps,
         read_every=min(plan.workload.read_every, steps),
         slow=tuple(pair for pair in plan.workload.slow if pair[0] in workers),
-        batches=tuple(pair for pair in plan.workload.batches if pair[0] in workers and pair[1] < steps),
+        batches=with_faults(
+            tuple(
+                pair
+                for pair in without_faults(plan.workload.batches, plan.faults)
+                if pair[0] in workers and pair[1] < steps
+            ),
+            again,
+            layout=layout,
+        ),
     )
-    again = parse_plan(plan_text(faults), place="faults", layout=layout, steps=steps)
     return _with(dataclasses.replace(plan, target=target, layout=layout, workload=workload), again)
 
 

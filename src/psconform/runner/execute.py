@@ -23,7 +23,7 @@ from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
 from .inject import injectors
 from .plan import Plan
-from .poison import never_poisoned
+from .poison import never_poisoned, ran_out
 from .stacks import ask_for_stacks
 from .strikes import Strikes
 
@@ -226,7 +226,8 @@ class _Execution:
                 self.reasons.append(str(error))
         self._grown()
         self._notify()
-        self.reasons += [*self.strikes.missing(), *never_poisoned(self.plan.faults, self.folder)]
+        given = never_poisoned(self.plan.faults, self.folder) + ran_out(self.plan.faults, self.folder, self.log)
+        self.reasons += [*self.strikes.missing(), *given]
         self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)

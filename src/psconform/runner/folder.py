@@ -73,7 +73,7 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
-    if poisons := [fault for fault in faults if not fault.outside]:
+    if poisons := [fault for fault in faults if fault.kind == "poison"]:
         spec["poison"] = [{"task": str(f.task), "step": f.when.step, "value": f.value} for f in poisons]
     if any(fault.outside for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
         spec["strikes"] = [strike for fault in faults if fault.outside for strike in fault.strikes]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import PsconformError
 from ..faults.disk import Damages
 from ..faults.fault import Fault
-from ..faults.injectors import Ends, Injector, Late, Life, Stops
+from ..faults.injectors import Ends, Injector, Late, Life, Stops, Throttles
 from ..faults.kinds import DISK, KINDS, NETWORK
 from ..launchers.local import LocalLauncher
 from .folder import CHECKPOINTS
@@ -27,8 +27,12 @@ def injectors(
         if KINDS[fault.kind].of == NETWORK:
             if links is None:
                 raise PsconformError(f"fault {fault.kind} {fault} needs proxies between the tasks")
+            from ..faults.closing import ClosesLate
             from ..faults.network import Disturbs
 
+            if fault.kind == "slow-close":
+                found[fault] = ClosesLate(fault, links, life=life)
+                continue
             found[fault] = Disturbs(fault, links, seed=plan.workload.seed, life=life)
         elif KINDS[fault.kind].of == DISK:
             found[fault] = Damages(fault, folder / CHECKPOINTS, seed=plan.workload.seed)
@@ -36,6 +40,8 @@ def injectors(
             found[fault] = Late()
         elif fault.kind == "stop":
             found[fault] = Stops(fault, launcher)
+        elif fault.kind == "throttle":
+            found[fault] = Throttles(fault, launcher)
         else:
             found[fault] = Ends(fault, launcher)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BadInput
-from ..faults.fault import Fault, refuse_twice
+from ..faults.fault import OUT_OF_DATA, Fault, refuse_twice
 from ..faults.kinds import check_available
 from ..faults.when import PHASES
 from ..layout import Layout
@@ -89,7 +89,7 @@ def check_batches(
     ):
         if batches and excluded:
             raise BadInput("--batches", f"is not for {with_}", value=value)
-    for fault in faults:
+    for fault in (fault for fault in faults if fault.kind != OUT_OF_DATA):
         due = dict(batches).get(str(fault.task))
         if due is not None and fault.when.step is not None and fault.when.step >= due:
             raise BadInput(fault.option, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
@@ -116,7 +116,7 @@ def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
 
 def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
     """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
-    for fault in (fault for fault in faults if not fault.outside):
+    for fault in (fault for fault in faults if fault.kind == "poison"):
         if layout.all_reduce:
             raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
         if layout.replication == "model-parallel":

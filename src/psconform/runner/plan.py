@@ -33,7 +33,7 @@ from .options import (
     check_used,
 )
 from .seeded import check_leaving, check_recovery
-from .slow import MAX_DIGITS, Counted, Spelled, parse_batches, parse_slow
+from .slow import MAX_DIGITS, Counted, Spelled, parse_batches, parse_slow, with_faults, without_faults
 
 MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
@@ -99,7 +99,7 @@ class Plan:
             parts += [option, str(value)] if value != 1 else []
         for task, seconds in self.workload.slow:
             parts += ["--slow", f"{task}={spell(seconds)}"]
-        for task, number in self.workload.batches:
+        for task, number in without_faults(self.workload.batches, self.faults):
             parts += ["--batches", f"{task}={number}"]
         parts += ["--padding", str(self.workload.padding)] if self.workload.padding else []
         parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
@@ -215,7 +215,8 @@ def make_plan(
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
-    counted = parse_batches(batches, layout=shape, steps=steps)
+    drawn = _planned(faults, shape, steps=steps, seed=seed)
+    counted = with_faults(parse_batches(batches, layout=shape, steps=steps), drawn, layout=shape)
     check_leaving(defect, counted)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
@@ -227,7 +228,7 @@ def make_plan(
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
-    planned = (*short, *_planned(faults, shape, steps=steps, seed=seed))
+    planned = (*short, *drawn)
     check_faults(planned)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)

@@ -1,4 +1,4 @@
-"""Whether poison took effect: the probe records it, so that is looked up when the run has ended."""
+"""Faults that the probe gives, as spec.json says: whether they took effect is looked up when the run has ended."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..faults.fault import Fault
+from ..faults.fault import OUT_OF_DATA, Fault
 from ..layout import Task
+from ..probe import EventLog
 
 
 def never_poisoned(faults: Sequence[Fault], folder: Path) -> list[str]:
     """Poisons of which no record of their task tells, in words: they prove nothing."""
     poisons = [fault for fault in faults if fault.kind == "poison"]
-    told = {fault.task: _steps(folder, fault.task) for fault in poisons if fault.task is not None}
+    told = {fault.task: _steps(folder, fault.task, "poison") for fault in poisons if fault.task is not None}
     return [
         f"fault poison {fault} never struck: its probe was not asked for that gradient"
         for fault in poisons
@@ -21,19 +22,34 @@ def never_poisoned(faults: Sequence[Fault], folder: Path) -> list[str]:
     ]
 
 
-def _steps(folder: Path, task: Task) -> set[int]:
-    """Steps whose gradient a task recorded as poisoned, in any of its lives; whatever cannot be read says nothing."""
+def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog) -> list[str]:
+    """Record the workers that ran out of data, with their last push; returns those that never got there, in words."""
+    missing = []
+    for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA):
+        assert fault.task is not None
+        assert fault.when.step is not None
+        pushed = _steps(folder, fault.task, "push")
+        if fault.when.step - 1 in pushed:
+            said = f"the last gradient that it pushed is of step {max(pushed)}"
+            log.write("fault", fault=fault.kind, of=str(fault.task), on=True, at=str(fault.when), evidence=said)
+        else:
+            missing.append(f"fault {fault.kind} {fault} never struck: training did not get there")
+    return missing
+
+
+def _steps(folder: Path, task: Task, kind: str) -> set[int]:
+    """Steps of a task's events of this kind, in any of its lives; whatever cannot be read says nothing."""
     steps: set[int] = set()
     for path in (folder / "events").glob(f"{task.slug}*.jsonl"):
         if path.name.split(".")[0] != task.slug:
             continue  # worker-11 is not worker-1
         for line in path.read_bytes().splitlines():
-            if b'"poison"' not in line:
+            if f'"{kind}"'.encode() not in line:
                 continue
             try:
                 event = json.loads(line)
             except ValueError:
                 continue  # torn: the reader says so
-            if event.get("kind") == "poison" and event.get("seeded"):
+            if event.get("kind") == kind and (kind != "poison" or event.get("seeded")):
                 steps.add(int(event["step"]))
     return steps

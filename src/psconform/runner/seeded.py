@@ -30,7 +30,7 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     The trainer of a defect that is none of recovery does not recover.
     """
     defect = DEFECTS[name]
-    poisons = [fault for fault in faults if not fault.outside]
+    poisons = [fault for fault in faults if fault.kind == "poison"]
     if poisons and not defect.poison:
         raise BadInput("--poison", f"defect {name} is not about it", value=str(poisons[0]))
     if defect.poison and not poisons:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..errors import BadInput
+from ..faults.fault import OUT_OF_DATA, Fault
 from ..layout import Layout, Task
 from ..times import parse_seconds
 
@@ -52,6 +53,32 @@ def parse_batches(batches: Counted, *, layout: Layout, steps: int) -> tuple[tupl
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < steps:
             raise BadInput(place, f"of {task} must be between 1 and {steps - 1}, less than --steps", value=value)
         found[task] = number
+    return _leaves_one(found, layout, place=place)
+
+
+def with_faults(
+    batches: tuple[tuple[str, int], ...], faults: Iterable[Fault], *, layout: Layout
+) -> tuple[tuple[str, int], ...]:
+    """The same with the workers that run out of data by a fault; raises BadInput, naming the task."""
+    found = {Task.parse(task): number for task, number in batches}
+    for fault in faults:
+        if fault.kind != OUT_OF_DATA or fault.task is None or fault.when.step is None:
+            continue
+        if fault.task in found:
+            raise BadInput(fault.option, f"{fault.task} runs out of data twice", value=str(fault))
+        if not fault.when.step:
+            raise BadInput(fault.option, f"{fault.task} must have data for one step at least", value=str(fault))
+        found[fault.task] = fault.when.step
+    return _leaves_one(found, layout, place="--faults")
+
+
+def without_faults(batches: tuple[tuple[str, int], ...], faults: Iterable[Fault]) -> tuple[tuple[str, int], ...]:
+    """What is left of it without these faults."""
+    given = {str(fault.task) for fault in faults if fault.kind == OUT_OF_DATA}
+    return tuple(pair for pair in batches if pair[0] not in given)
+
+
+def _leaves_one(found: Mapping[Task, int], layout: Layout, *, place: str) -> tuple[tuple[str, int], ...]:
     if len(found) == layout.workers:
         raise BadInput(place, "must leave one worker that has a batch for every step", value=" ".join(map(str, found)))
     return tuple((str(task), number) for task, number in sorted(found.items()))
