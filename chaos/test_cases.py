@@ -22,7 +22,8 @@ from .survive import STEPS, Judge, must_survive, survives
 SLOW_CLOSE = "slow-close"
 ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
 """worker:0 is the chief."""
-MOMENT = ("before-push", "after-push")
+MOMENT = ("before-push", "sent", "after-push")
+"""``sent``: and not acknowledged."""
 UPDATE = ("sync", "async")
 LAYOUT = Layout(ps=2, workers=3)
 FACTORS = ((*DRAWN, SLOW_CLOSE), ROLE, UPDATE, MOMENT)
@@ -51,7 +52,7 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
     when = When() if kind == "late" else When(moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
-        said["lasts_s"] = 0.5
+        said["lasts_s"] = 2.0 if kind == SLOW_CLOSE else 0.5  # until somebody has died, and some time after
     if KINDS[kind].restarts:
         said["restart_after_s"] = 0.2
     if KINDS[kind].of != NETWORK:

@@ -198,7 +198,7 @@ def test_a_stall_of_answers_shows_when_it_ends(session, write, tmp_path):
 @pytest.mark.parametrize(("update", "task"), [("sync", "worker:1"), ("async", "ps:0")])
 def test_a_slow_close_shows_when_a_task_dies(session, tmp_path, update, task):
     """The others believe it alive for some time longer."""
-    plan = f'[[fault]]\nkind = "slow-close"\nlinks = "mute {task}"\nat = 8\nfor = "2s"\nms = 700\n'
+    plan = f'[[fault]]\nkind = "slow-close"\nlinks = "mute {task}"\nat = 8\nfor = "5s"\nms = 4000\n'
     plan += f'[[fault]]\nkind = "kill"\ntask = "{task}"\nat = 12\nrestart_after = "100ms"\n'
     (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
     run = judge(
@@ -220,4 +220,27 @@ def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path
     plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, for_="300ms")
     run = judge(layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 2
-    assert "slow-close worker:1<->ps:0@8 ms=1000+300ms was not seen to take effect" in run.explain()
+    assert "slow-close worker:1<->ps:0@8 ms=2000+300ms was not seen to take effect" in run.explain()
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize("update", ["sync", "async"])
+@pytest.mark.parametrize("task", ["worker:1", "ps:0"])
+def test_a_kill_between_a_push_and_its_acknowledgement(session, write, tmp_path, update, task):
+    """The gradient is on its way or applied, and the worker has not been told; it counts once all the same."""
+    plan = write(kind="kill", task=task, at="worker:1@sent:12", restart_after="100ms")
+    run = judge(layout="ps=2,worker=2", update=update, steps=40, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+    (fault,) = run.as_dict()["faults"]
+    assert fault["at"] == "worker:1@sent:12"
+    shows = r"the process ended by signal 9; \d+ bytes of a push of worker:1 were sent, and no answer had come"
+    assert re.fullmatch(shows, fault["evidence"])
+    killed = next(event["did_ns"] for event in recorded(tmp_path / "run", "psconform-0") if event["kind"] == "fault")
+    told = recorded(tmp_path / "run", "worker-1*")
+    assert any(event["kind"] == "push" and event["step"] == 12 and event["mono_ns"] < killed for event in told)
+    assert all(event["mono_ns"] > killed for event in told if event["kind"] == "ack" and event["step"] == 12)
+
+
+def recorded(folder, name):
+    files = (folder / "events").glob(f"{name}.jsonl")
+    return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]

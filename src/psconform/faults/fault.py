@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
-from .when import When
+from .when import SENT, When
 
 SHORT = ("kill", "stop", "poison")
 """Kinds that have an option of their own."""
@@ -72,6 +72,11 @@ class Fault:
         return self.kind not in GIVEN
 
     @property
+    def proxied(self) -> bool:
+        """It needs proxies between the tasks."""
+        return bool(self.links) or self.when.phase == SENT
+
+    @property
     def heals(self) -> bool:
         """Psconform ends it."""
         return self.until is not None or self.lasts_s is not None or self.restart_after_s is not None
@@ -109,7 +114,7 @@ class Fault:
         found: list[dict[str, str | int | None]] = []
         for task, when in ((self.where, self.when), (self.ends_where, self.until)):
             if when is not None and when.phase:
-                found.append({"task": task, "phase": when.phase, "step": when.step})
+                found.append({"task": task, "phase": when.said, "step": when.step})
         return found
 
 

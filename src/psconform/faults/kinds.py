@@ -122,7 +122,7 @@ KINDS: dict[str, Kind] = {
         "that the source has closed a connection reaches the destination later",
         LEFT_OPEN,
         lasts=True,
-        amounts={"ms": Amount("milliseconds", 1000, 1, 60_000)},
+        amounts={"ms": Amount("milliseconds", 2000, 1, 60_000)},
     ),
     "truncate": Kind(DISK, "the newest checkpoint loses its second half", DAMAGED),
     "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
@@ -151,9 +151,9 @@ def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((key, a.least if a.usual is None else a.usual) for key, a in KINDS[name].amounts.items())
 
 
-def check_available(names: Iterable[str]) -> None:
+def check_available(names: Iterable[str], *, proxies: bool) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
-    if not any(KINDS[name].of == NETWORK for name in names):
+    if not proxies and not any(KINDS[name].of == NETWORK for name in names):
         return
     try:
         from . import toxiproxy  # noqa: F401

@@ -40,6 +40,7 @@ class Links:
     addresses: Mapping[Task, str]
     shared: bool = False
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
+    _held: set[tuple[str, Stream]] = field(default_factory=set)
     _refused: dict[Link, set[str]] = field(default_factory=dict)
     _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
     _listens: dict[tuple[Task | None, Task], str] = field(default_factory=dict)
@@ -85,6 +86,13 @@ class Links:
         for link in links:
             self._delays.setdefault(link, {})[name] = milliseconds
             self._apply(link)
+
+    def hold(self, dialled: Iterable[tuple[Task, Task]], *, on: bool = True) -> None:
+        """Stall what comes back on the connections of each (dialler, listener) alone; ``on=False``: no more."""
+        for dialler, listener in dialled:
+            answers: tuple[str, Stream] = (self._name(self._dialler(dialler), listener), "downstream")
+            (self._held.add if on else self._held.discard)(answers)
+            self._apply(Link(listener, dialler))
 
     def undelay(self, name: str, links: Iterable[Link]) -> None:
         """End what ``delay`` of that name has begun; first come the bytes that were held back. None is lost."""
@@ -135,7 +143,8 @@ class Links:
                 toxics = self.server.toxics(proxy)
                 added = {name for name, of in self._added if of == (proxy, stream)}
                 there = {name for name, said in toxics.items() if said["stream"] == stream} - {_DELAY[stream]}
-                if toxics[_DELAY[stream]]["attributes"]["latency"] != self._latency(link) or there != added:
+                latency = toxics[_DELAY[stream]]["attributes"]["latency"]
+                if latency != self._delay_of(link, (proxy, stream)) or there != added:
                     return False
         return True
 
@@ -161,7 +170,10 @@ class Links:
 
     def _apply(self, link: Link) -> None:
         for proxy, stream in self.streams(link):
-            self.server.change(proxy, _DELAY[stream], latency=self._latency(link))
+            self.server.change(proxy, _DELAY[stream], latency=self._delay_of(link, (proxy, stream)))
+
+    def _delay_of(self, link: Link, of: tuple[str, Stream]) -> int:
+        return HOUR_MS if of in self._held else self._latency(link)
 
     def _dialler(self, task: Task) -> Task | None:
         return None if self.shared else task

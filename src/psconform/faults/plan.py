@@ -24,7 +24,7 @@ from .fault import NEWEST, POISONS, Fault, refuse_twice
 from .kinds import DATA, DISK, KINDS, NETWORK, Kind
 from .partitions import region
 from .short import RESTART_AFTER
-from .when import MAX_S, When
+from .when import MAX_S, SENT, When
 
 AMOUNTS = tuple(sorted({name for kind in KINDS.values() for name in kind.amounts}))
 
@@ -186,7 +186,7 @@ def _check_end(kind: Kind, entry: _Entry, when: When, until: When | None, *, pla
         )
     if until is None:
         return
-    if until.phase and until.step is None:
+    if until.phase and (until.step is None or until.phase == SENT):
         raise BadInput(f"{place}: until", "must be a step or a time", value=entry.until)
     if bool(until.phase) != bool(when.phase):
         raise BadInput(f"{place}: until", "must be a step if at is one, or a time if at is one", value=entry.until)

@@ -10,8 +10,10 @@ from ..layout import Layout
 from ..times import parse_seconds, spell
 
 BEFORE_PUSH = "before-push"
-PHASES = (BEFORE_PUSH, "after-push")
-"""Phases that the probe says by itself, of each step; a trainer may say others."""
+SENT = "sent"
+"""A push has been sent, and not been answered: psconform holds the answers back, so the network must be proxied."""
+PHASES = (BEFORE_PUSH, SENT, "after-push")
+"""Phases of each step that need no word of the trainer's; it may say others."""
 MAX_S = 3600.0
 _PHASE = re.compile(r"[a-z][a-z-]{1,40}")
 
@@ -35,6 +37,11 @@ class When:
         if self.step is None:
             return who + self.phase
         return who + (str(self.step) if self.phase == BEFORE_PUSH else f"{self.phase}:{self.step}")
+
+    @property
+    def said(self) -> str:
+        """The phase at which the probe tells that it is there."""
+        return BEFORE_PUSH if self.phase == SENT else self.phase
 
     @classmethod
     def parse(cls, text: str, *, place: str) -> When:

@@ -29,6 +29,7 @@ from .strikes import Strikes
 
 if TYPE_CHECKING:
     from ..faults.links import Links
+    from ..faults.sent import Sent
     from ..faults.toxiproxy import Toxiproxy
 
 TICK_S = 0.05
@@ -146,7 +147,8 @@ class _Execution:
             made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
             self.links = self.cleanup.enter_context(made)
         faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life)
-        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch)
+        hold = None if self.links is None else self._hold
+        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
         late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
@@ -248,6 +250,13 @@ class _Execution:
                 marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+
+    def _hold(self, worker: Task) -> Sent:
+        """Hold back the answers to a worker's push."""
+        from ..faults.sent import Sent  # what it imports is an extra
+
+        assert self.links is not None
+        return Sent(self.links, worker, [task for task in self.layout.tasks if task.job == "ps"])
 
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""

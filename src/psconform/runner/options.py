@@ -98,7 +98,7 @@ def check_batches(
 def check_faults(faults: tuple[Fault, ...]) -> None:
     """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
     refuse_twice(faults)
-    check_available(fault.kind for fault in faults)
+    check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:

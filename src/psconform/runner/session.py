@@ -78,7 +78,7 @@ class Session:
                 self._plain_ledger(plan, launcher, workload)
                 self._twin(plan, launcher, workload)
                 self.clusters += 1
-                server = self.server() if any(fault.links for fault in plan.faults) else None
+                server = self.server() if any(fault.proxied for fault in plan.faults) else None
                 manifest = execute(
                     plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify, server=server
                 )

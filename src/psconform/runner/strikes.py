@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
 from ..faults.injectors import Ends, Injector
-from ..faults.when import When
+from ..faults.when import SENT, When
 from ..layout import Task
 from ..probe import EventLog
 
@@ -22,17 +23,32 @@ STANDSTILL_S = 1.0
 Restart = Callable[[Task], None]
 
 
+class Sent(Protocol):
+    """A push whose answers are held back."""
+
+    def look(self) -> str:
+        """What shows that it has been sent; empty so far."""
+
+    def let_go(self) -> None:
+        """Let the answers come."""
+
+
+Hold = Callable[[Task], Sent]
+
+
 @dataclass
 class _State:
     fault: Fault
     injector: Injector
-    status: str = "waiting"  # -> striking -> struck (-> healing) -> healed, or failed
+    status: str = "waiting"  # (-> sending) -> striking -> struck (-> healing) -> healed, or failed
     since: float = 0.0
     held: Arrival | None = None  # who waits for it to take effect
     why: str = ""
     struck: bool = False
     on_ns: int = 0  # when it was last brought about,
     off_ns: int = 0  # and taken away
+    sent: Sent | None = None  # the push that it waits for
+    seen: str = ""  # of that push
     again: float | None = None  # it has been healed, and strikes again at this time of time.monotonic()
 
     @property
@@ -48,9 +64,19 @@ class Strikes:
         control: where tasks say that they have arrived somewhere.
         log: psconform's own record.
         restart: starts a task again that has ended.
+        hold: holds back the answers to a worker's next push; None: nothing strikes at the phase ``sent``.
     """
 
-    def __init__(self, faults: Mapping[Fault, Injector], control: Control, log: EventLog, *, restart: Restart) -> None:
+    def __init__(
+        self,
+        faults: Mapping[Fault, Injector],
+        control: Control,
+        log: EventLog,
+        *,
+        restart: Restart,
+        hold: Hold | None = None,
+    ) -> None:
+        self._hold = hold
         self._states = [_State(fault, injector) for fault, injector in faults.items()]
         self._control, self._log, self._restart = control, log, restart
         self._began: float | None = None
@@ -58,7 +84,8 @@ class Strikes:
     @property
     def pending(self) -> bool:
         """Something is still to be healed: a task to be started again or continued, a link to be mended."""
-        return any(state.status in ("striking", "struck", "healing") and state.fault.heals for state in self._states)
+        going_on = ("sending", "striking", "struck", "healing")
+        return any(state.status in going_on and state.fault.heals for state in self._states)
 
     def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
@@ -93,6 +120,8 @@ class Strikes:
             if state.status == "waiting":
                 if self._due(state, now, self._began):
                     self._strike(state, None)
+            elif state.status == "sending":
+                self._watch_push(state, now)
             elif state.status in ("striking", "struck"):
                 self._watch(state, now)
                 if self._over(state, now, heard_s=heard_s):
@@ -103,6 +132,7 @@ class Strikes:
     def heal_all(self) -> None:
         """The run is over: whatever lasts is taken away, so that nothing of it is left anywhere."""
         for state in self._states:
+            self._let_go(state)
             if state.status in ("striking", "struck") and not state.injector.starts:
                 self._heal(state)
             if state.status == "healing":
@@ -118,7 +148,7 @@ class Strikes:
                 lines.append(f"{state.name} never struck: training did not get there")
             elif state.status == "failed" and state.struck:
                 lines.append(f"{state.name} was not healed{state.why}")
-            elif state.status in ("striking", "failed") or not state.struck:
+            elif state.status in ("sending", "striking", "failed") or not state.struck:
                 lines.append(f"{state.name} was not seen to take effect{state.why}")
             elif state.status in ("struck", "healing") and state.fault.heals:
                 lines.append(f"{state.name} was not healed when the run ended")
@@ -138,7 +168,11 @@ class Strikes:
                 and _is(fault.when, arrival)
                 and fault.where in (arrival.task, "worker")
             ):
-                self._strike(state, arrival)
+                if fault.when.phase == SENT and self._hold is not None:
+                    state.status, state.since = "sending", time.monotonic()
+                    state.sent = self._hold(Task.parse(arrival.task))
+                else:
+                    self._strike(state, arrival)
         self._release(arrival)
 
     def _strike(self, state: _State, arrival: Arrival | None) -> None:
@@ -153,6 +187,18 @@ class Strikes:
         state.held = arrival if state.injector.holds else None
         state.injector.inject()
         state.on_ns = time.monotonic_ns()
+
+    def _watch_push(self, state: _State, now: float) -> None:
+        """Strike once the push has been sent; then the answers may come, or find nobody."""
+        assert state.sent is not None
+        state.seen = state.sent.look()
+        if state.seen:
+            self._strike(state, None)
+            if state.status == "failed" or not state.injector.holds:
+                self._let_go(state)
+        elif now - state.since > EFFECT_S:
+            state.status, state.why = "failed", f": the push was not sent within {EFFECT_S:.0f} s"
+            self._let_go(state)
 
     def _watch(self, state: _State, now: float) -> None:
         evidence = state.injector.evidence()
@@ -224,6 +270,9 @@ class Strikes:
         self._write(state, on=False, evidence=evidence)
 
     def _let_go(self, state: _State) -> None:
+        sent, state.sent = state.sent, None
+        if sent is not None:
+            sent.let_go()
         arrival, state.held = state.held, None
         if arrival is not None:
             self._release(arrival)
@@ -235,9 +284,11 @@ class Strikes:
 
     def _write(self, state: _State, *, on: bool, evidence: str) -> None:
         said = {"fault": state.fault.kind, "of": state.fault.of, "on": on, "at": str(state.fault.when)}
+        if on and state.seen:
+            evidence = f"{evidence}; {state.seen}"
         said |= {"file": state.injector.file} if state.injector.file else {}
         self._log.write("fault", **said, evidence=evidence, did_ns=state.on_ns if on else state.off_ns)
 
 
 def _is(when: When, arrival: Arrival) -> bool:
-    return when.phase == arrival.phase and when.step in (None, arrival.step)
+    return when.said == arrival.phase and when.step in (None, arrival.step)
