@@ -261,5 +261,12 @@ def _write_tensors(prefix: Path, cut: Cut) -> None:
             try:
                 session.run(save, dict(zip(feeds, tensors.values(), strict=True)))
             except tf.errors.OpError as error:
-                number = next((number for number in TROUBLE if os.strerror(number) in error.message), errno.EINVAL)
-                raise OSError(number, error.message.partition("\n")[0]) from None
+                raise _os_error(error, prefix) from None
+
+
+def _os_error(error: tf.errors.OpError, prefix: Path) -> OSError:
+    """What the system has said to TensorFlow, which passes it on in words, in a line that names the file."""
+    if (number := next((number for number in TROUBLE if os.strerror(number) in error.message), 0)) != 0:
+        return OSError(number, os.strerror(number))
+    lines = error.message.splitlines()
+    return OSError(errno.EINVAL, next((line for line in lines if str(prefix) in line), lines[0] if lines else ""))
