@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +14,8 @@ from psconform.faults.disk import Damages, newest_checkpoint
 from psconform.faults.fault import NEWEST, Fault
 from psconform.faults.kinds import KINDS
 from psconform.faults.when import When
+from psconform.launchers.local import OWNER, owner_mark
+from psconform.runner.mount import mounted
 from psconform.runner.session import Session
 
 WHEN = When("before-push", 30)
@@ -150,3 +154,52 @@ def test_a_disk_that_nobody_used_meanwhile_is_no_evidence(session, tmp_path):
     run = judged(session, tmp_path, broken("full"), update="sync", checkpoint_every=100)
     assert run.exit_code == 2, run.explain()
     assert "fault full the folder for checkpoints@12..worker:0@24 was not seen to take effect" in run.explain()
+
+
+NOW = """
+import errno, sys
+from pathlib import Path
+import numpy as np
+from psconform.reference_impl.checkpoint import Cut, Store
+store = Store(Path(sys.argv[1]))
+for line in sys.stdin:
+    try:
+        if line.startswith("save"):
+            store.save(Cut(int(line.split()[1]), 0, (20,), [np.ones(1000, np.float32)]))
+            print("saved", flush=True)
+        else:
+            print(store.newest().name, flush=True)
+    except OSError as error:
+        print(errno.errorcode[error.errno], flush=True)
+"""
+
+
+@pytest.mark.psconform
+def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
+    """Else an older one would be restored, which is a rollback too far."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    with mounted(folder, whose=lambda _: "") as disk:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        words = [sys.executable, "-c", NOW, str(folder)]
+        with subprocess.Popen(words, env={**os.environ, OWNER: owner_mark()}, **pipes) as process:
+
+            def ask(what):
+                process.stdin.write(f"{what}\n")
+                process.stdin.flush()
+                return process.stdout.readline().strip()
+
+            assert ask("save 10") == "saved"
+            for kind, error in (("full", "ENOSPC"), ("unreadable", "EIO"), ("read-only", "EROFS")):
+                disk.tell("it", kind)
+                assert ask("save 20") == error
+                disk.forget("it")
+                assert ask("newest") == "step-10-epoch-0"
+                files = {path.name.split(".")[0] for path in folder.iterdir()}
+                assert files == {"step-10-epoch-0"}, kind  # nothing of what failed is in the way
+            assert ask("save 20") == "saved"
+            disk.tell("it", "unreadable")
+            assert ask("newest") == "EIO"
+            disk.forget("it")
+            assert ask("newest") == "step-20-epoch-0"
+            process.stdin.close()
