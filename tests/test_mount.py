@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,9 @@ from psconform.faults.when import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.runner.mount import mounted
+
+from .test_interrupt import RUN, command, until
+from .test_interrupt import gone as is_gone
 
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 TASK = {OWNER: owner_mark()}
@@ -313,7 +317,7 @@ def gone(folder):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [2, 9])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_psconform_that_goes_away_leaves_no_mount(folder, number):
     words = [sys.executable, "-c", HOLDS, str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -323,6 +327,26 @@ def test_a_psconform_that_goes_away_leaves_no_mount(folder, number):
         process.wait(20)
     gone(folder)
     assert (folder / "a").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_mount(tmp_path, number):
+    (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "full"\nat = "0s"\nfor = "1000s"\n')
+    words = command(tmp_path, *RUN, "--faults", "plan.toml", pause=1000.0)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    folder = tmp_path.resolve() / "out" / "checkpoints"
+    with subprocess.Popen(words, cwd=tmp_path, start_new_session=True, **pipes) as process:
+        try:
+            until((tmp_path / "going").exists)
+            assert folder in mounts()
+            below = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            process.wait(20)
+        finally:
+            process.kill()
+    gone(folder)
+    until(lambda: all(map(is_gone, below)))
+    assert list(folder.iterdir()) == []
 
 
 def test_clean_finds_what_a_killed_keeper_has_left(folder):

@@ -26,9 +26,9 @@ class Defect:
 
     One of recovery needs tasks that are killed as in ``kill`` and come back after ``restart_after`` (if that is not
     empty), while a fault of the disk of kind ``disk`` lasts (if that is not empty; ``PLANS``), a checkpoint every
-    ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual time);
-    with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs a gradient that is poisoned,
-    as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
+    ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual
+    time); with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs a gradient that is
+    poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
     """
 
     title: str
