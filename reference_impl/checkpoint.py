@@ -137,28 +137,31 @@ class Store:
         Raises OSError (one of ``TROUBLE``) if that cannot be told, for the disk does not let it be read now.
         """
         try:
-            content = (self.folder / f"{name}.json").read_bytes()
-            manifest = json.loads(content)
-            if not isinstance(manifest, dict):
-                return None
-            manifest.pop("sha256", None)
-            if content != _encode(manifest) or manifest["format"] != FORMAT:  # to the byte
-                return None
-            if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
-                return None
-            reader = tf.train.load_checkpoint(str(self.folder / name))
-            shards = [f"theta_{i}" for i in range(manifest["shards"])]
-            thetas = [reader.get_tensor(theta) for theta in shards]
-            named = manifest.get("moments", [])
-            moments = [{name: reader.get_tensor(f"{theta}/{name}") for name in named} for theta in shards]
-        except tf.errors.OpError as error:  # of files that have just been what they should be, to the byte
-            raise OSError(errno.EIO, error.message.partition("\n")[0]) from None
-        except OSError as error:
-            if error.errno in TROUBLE:
-                raise
-            return None
+            return self._loaded(name)
+        except (OSError, tf.errors.OpError) as error:
+            why = error if isinstance(error, OSError) else _os_error(error, self.folder / name)
+            if why.errno in TROUBLE:
+                raise why from None
         except (ValueError, KeyError, RecursionError):
+            pass
+        return None
+
+    def _loaded(self, name: str) -> Cut | None:
+        content = (self.folder / f"{name}.json").read_bytes()
+        manifest = json.loads(content)
+        if not isinstance(manifest, dict):
             return None
+        manifest.pop("sha256", None)
+        if content != _encode(manifest) or manifest["format"] != FORMAT:  # to the byte
+            return None
+        if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
+            return None
+        # What was damaged before its digest was taken TensorFlow's own checksums tell.
+        reader = tf.train.load_checkpoint(str(self.folder / name))
+        shards = [f"theta_{i}" for i in range(manifest["shards"])]
+        thetas = [reader.get_tensor(theta) for theta in shards]
+        named = manifest.get("moments", [])
+        moments = [{name: reader.get_tensor(f"{theta}/{name}") for name in named} for theta in shards]
         return Cut(manifest["step"], manifest["epoch"], tuple(manifest["applied"]), thetas, moments if named else [])
 
     @property

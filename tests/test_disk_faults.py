@@ -160,13 +160,19 @@ NOW = """
 import errno, sys
 from pathlib import Path
 import numpy as np
-from psconform.reference_impl.checkpoint import Cut, Store
+import tensorflow as tf
+from psconform.reference_impl.checkpoint import Cut, Store, _os_error
 store = Store(Path(sys.argv[1]))
 for line in sys.stdin:
     try:
         if line.startswith("save"):
             store.save(Cut(int(line.split()[1]), 0, (20,), [np.ones(1000, np.float32)]))
             print("saved", flush=True)
+        elif line.startswith("open"):  # what TensorFlow makes of it
+            try:
+                tf.train.load_checkpoint(str(store.folder / store.names()[0]))
+            except tf.errors.OpError as error:
+                raise _os_error(error, store.folder)
         else:
             print(store.newest().name, flush=True)
     except OSError as error:
@@ -200,6 +206,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
             assert ask("save 20") == "saved"
             disk.tell("it", "unreadable")
             assert ask("newest") == "EIO"
+            assert ask("open") == "EIO"
             disk.forget("it")
             assert ask("newest") == "step-20-epoch-0"
             process.stdin.close()
