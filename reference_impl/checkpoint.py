@@ -142,8 +142,8 @@ class Store:
             why = error if isinstance(error, OSError) else _os_error(error, self.folder / name)
             if why.errno in TROUBLE:
                 raise why from None
-        except (ValueError, KeyError, RecursionError):
-            pass
+        except (ValueError, LookupError, NotImplementedError, RecursionError):
+            pass  # TensorFlow's reader raises these, too, as of a file that is shorter than its index says
         return None
 
     def _loaded(self, name: str) -> Cut | None:

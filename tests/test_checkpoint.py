@@ -97,7 +97,11 @@ def test_any_bit_flipped_any_file_cut_short_or_gone(store, suffix):
     assert store.newest().name == "step-0-epoch-0"
 
 
-def test_damaged_while_it_was_written(store, monkeypatch):
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "damaged", [lambda data: b"\xff" + data[1:], lambda data: data[: len(data) // 2], lambda _: b""]
+)
+def test_damaged_while_it_was_written(store, monkeypatch, suffix, damaged):
     """Its digest is that of the damage, and TensorFlow's checksum is not."""
     from psconform.reference_impl import checkpoint
 
@@ -105,8 +109,8 @@ def test_damaged_while_it_was_written(store, monkeypatch):
 
     def damage(prefix, cut):
         write(prefix, cut)
-        path = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
-        path.write_bytes(b"\xff" + path.read_bytes()[1:])
+        path = prefix.with_name(f"{prefix.name}.{suffix}")
+        path.write_bytes(damaged(path.read_bytes()))
 
     store.save(cut(0))
     monkeypatch.setattr(checkpoint, "_write_tensors", damage)
