@@ -27,17 +27,16 @@ DEVICE = Path("/dev/fuse")
 
 def lacks() -> str:
     """What this machine lacks to mount it; empty if nothing."""
-    if sys.platform != "linux":
-        return "Linux"
-    if importlib.util.find_spec("mfusepy") is None:
-        return "mfusepy: pip install 'psconform[chaos]'"
-    if not library():
-        return "libfuse (Debian: apt-get install fuse3)"
-    if not DEVICE.exists():
-        return f"{DEVICE} (modprobe fuse; a container: --device {DEVICE} --cap-add SYS_ADMIN)"
-    if os.geteuid() and not (shutil.which("fusermount3") or shutil.which("fusermount")):
-        return "fusermount3 (Debian: apt-get install fuse3)"
-    return ""
+    there = {
+        "Linux": sys.platform == "linux",
+        "mfusepy: pip install 'psconform[chaos]'": importlib.util.find_spec("mfusepy") is not None,
+        "libfuse (Debian: apt-get install fuse3)": bool(library()),
+        f"{DEVICE} (modprobe fuse; a container: --device {DEVICE} --cap-add SYS_ADMIN)": DEVICE.exists(),
+        f"leave to open {DEVICE} (chmod 666 {DEVICE}, as it is elsewhere)": os.access(DEVICE, os.R_OK | os.W_OK),
+        "fusermount3 (Debian: apt-get install fuse3)": os.geteuid() == 0
+        or any(shutil.which(name) for name in ("fusermount3", "fusermount")),
+    }
+    return next((what for what, found in there.items() if not found), "")
 
 
 def library() -> str:

@@ -229,7 +229,10 @@ def main(arguments: list[str]) -> int:
     # No answer is kept: psconform damages files below the mount.
     kept = {"attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0}
     operations = PassThrough(below, Path(control), mark)
-    mfusepy.FUSE(operations, folder, foreground=True, fsname=source, subtype="psconform", use_ino=True, **kept)
+    try:
+        mfusepy.FUSE(operations, folder, foreground=True, fsname=source, subtype="psconform", use_ino=True, **kept)
+    except RuntimeError:  # the number of a step that failed; libfuse has said why
+        return 1
     return 0
 
 
