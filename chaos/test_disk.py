@@ -1,4 +1,4 @@
-"""A checkpoint is damaged, and then needed."""
+"""A checkpoint is damaged, and then needed; the disk fails for a while, and a ps is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psconform.faults.fault import NEWEST, Fault
+from psconform.faults.fault import FOLDER, NEWEST, Fault
+from psconform.faults.kinds import KINDS, usual_amounts
 from psconform.faults.when import When
 from psconform.layout import Task
 
@@ -14,10 +15,12 @@ from .survive import STEPS, Judge, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
+LASTING = [name for name, kind in KINDS.items() if kind.mounts]
+BOTH = [pytest.param(mode, marks=survives(mode)) for mode in ("sync", "async")]
 
 
 @pytest.mark.parametrize("kind", ["truncate", "flip"])
-@pytest.mark.parametrize("update", [pytest.param(mode, marks=survives(mode)) for mode in ("sync", "async")])
+@pytest.mark.parametrize("update", BOTH)
 def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     judge: Judge, tmp_path: Path, update: str, kind: str
 ) -> None:
@@ -27,4 +30,26 @@ def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
         Fault(kind=kind, region=NEWEST, when=when),
         Fault(kind="kill", task=Task("ps", 0), when=when, restart_after_s=0.2),
     ]
+    must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
+
+
+def of_disk(kind: str) -> Fault:
+    """From a checkpoint to a few after it, as the chief gets there."""
+    when, until = (When("before-push", STEPS * part // 10, task="worker:0") for part in (3, 6))
+    return Fault(kind=kind, region=FOLDER, when=when, until=until, amounts=usual_amounts(kind))
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("update", BOTH)
+def test_the_disk_fails_for_a_while(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
+    """R1, R2, L1: training goes on, and ends with everything applied once."""
+    must_survive(judge, [of_disk(kind)], folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("update", BOTH)
+def test_a_ps_is_lost_while_the_disk_fails(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
+    """R3, R7: it is restored as soon as that can be done, from the newest checkpoint that became durable."""
+    when = When("before-push", STEPS // 2, task="worker:0")
+    faults = [of_disk(kind), Fault(kind="kill", task=Task("ps", 0), when=when, restart_after_s=0.2)]
     must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)

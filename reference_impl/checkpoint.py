@@ -7,7 +7,8 @@ A folder holds, per checkpoint, e.g. ``step-50-epoch-0``::
 
 The manifest is written last, under another name, and renamed once everything has reached the disk: a checkpoint exists
 as soon as its manifest does, and counts only while all that it names is as it says. What was torn, cut short or changed
-is passed over, and the one before is taken.
+is passed over, and the one before is taken. A disk that is full, or read-only, or cannot be read now is another matter
+(``TROUBLE``): that raises OSError, so that nobody takes an older checkpoint because the newest cannot be read just now.
 
 ``tf.train.load_checkpoint(folder + "/step-50-epoch-0")`` gives these tensors:
 
@@ -23,8 +24,11 @@ nothing in it can be torn, and no number is used twice. ``epoch-3.done`` says th
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -40,6 +44,8 @@ from .shard import Row, tf1
 FORMAT = 1
 FINISHED = "finished"
 """Name of the file that says that training is over and everybody has left."""
+TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of a disk that may be over soon: what failed is worth another try."""
 _NAME = re.compile(r"step-(\d+)-epoch-(\d+)\.json")
 _EPOCH = re.compile(r"epoch-(\d+)(\.done)?")
 
@@ -84,10 +90,22 @@ class Store:
     def save(self, cut: Cut, *, before_commit: Callable[[], object] = lambda: None) -> None:
         """Make a checkpoint durable, and remove those beyond the ``keep`` newest.
 
-        ``before_commit`` is called when its files are there and its manifest is not.
+        ``before_commit`` is called when its files are there and its manifest is not. Raises OSError if the disk does
+        not take it: then it does not count, and what there is of it is removed.
         """
-        prefix = self.folder / cut.name
-        _write_tensors(prefix, cut)
+        try:
+            self._commit(cut, before_commit)
+        except OSError:
+            if not (self.folder / f"{cut.name}.json").exists():  # or it is whole, and may have been restored
+                self._discard(cut.name)
+            raise
+        try:
+            self._prune()
+        except OSError as error:  # the new one is durable all the same; what is too much goes with the next
+            logging.warning("old checkpoints in %s stay for now: %s", self.folder, error)
+
+    def _commit(self, cut: Cut, before_commit: Callable[[], object]) -> None:
+        _write_tensors(self.folder / cut.name, cut)
         files = {}
         for path in sorted(self.folder.glob(f"{cut.name}.*")):
             if path.suffix != ".json" and not path.name.endswith(".tmp"):
@@ -97,10 +115,15 @@ class Store:
         manifest = {"format": FORMAT, "step": cut.step, "epoch": cut.epoch, "applied": list(cut.applied)}
         named = {"moments": list(cut.named)} if cut.named else {}
         self._put(f"{cut.name}.json", _encode({**manifest, **named, "shards": len(cut.thetas), "files": files}))
-        self._prune()
+
+    def _discard(self, name: str) -> None:
+        """Remove what there is of a checkpoint that was not committed; on a full disk it would be in the way."""
+        for path in self.folder.glob(f"{name}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def newest(self) -> Cut | None:
-        """The newest checkpoint that is whole."""
+        """The newest checkpoint that is whole; raises OSError if the disk does not let it be read now."""
         return next((cut for name in self.names() if (cut := self.load(name)) is not None), None)
 
     def names(self) -> list[str]:
@@ -109,24 +132,36 @@ class Store:
         return [name for _, _, name in sorted(found, reverse=True)]
 
     def load(self, name: str) -> Cut | None:
-        """This checkpoint, or None if anything about it is not as it was written."""
+        """This checkpoint, or None if anything about it is not as it was written.
+
+        Raises OSError (one of ``TROUBLE``) if that cannot be told, for the disk does not let it be read now.
+        """
         try:
-            content = (self.folder / f"{name}.json").read_bytes()
-            manifest = json.loads(content)
-            if not isinstance(manifest, dict):
-                return None
-            manifest.pop("sha256", None)
-            if content != _encode(manifest) or manifest["format"] != FORMAT:  # to the byte
-                return None
-            if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
-                return None
-            reader = tf.train.load_checkpoint(str(self.folder / name))
-            shards = [f"theta_{i}" for i in range(manifest["shards"])]
-            thetas = [reader.get_tensor(theta) for theta in shards]
-            named = manifest.get("moments", [])
-            moments = [{name: reader.get_tensor(f"{theta}/{name}") for name in named} for theta in shards]
-        except (OSError, ValueError, KeyError, RecursionError, tf.errors.OpError):
+            return self._loaded(name)
+        except (OSError, tf.errors.OpError) as error:
+            why = error if isinstance(error, OSError) else _os_error(error, self.folder / name)
+            if why.errno in TROUBLE:
+                raise why from None
+        except (ValueError, LookupError, NotImplementedError, RecursionError):
+            pass  # TensorFlow's reader raises these, too, as of a file that is shorter than its index says
+        return None
+
+    def _loaded(self, name: str) -> Cut | None:
+        content = (self.folder / f"{name}.json").read_bytes()
+        manifest = json.loads(content)
+        if not isinstance(manifest, dict):
             return None
+        manifest.pop("sha256", None)
+        if content != _encode(manifest) or manifest["format"] != FORMAT:  # to the byte
+            return None
+        if any(_digest(self.folder / file) != digest for file, digest in manifest["files"].items()):
+            return None
+        # What was damaged before its digest was taken TensorFlow's own checksums tell.
+        reader = tf.train.load_checkpoint(str(self.folder / name))
+        shards = [f"theta_{i}" for i in range(manifest["shards"])]
+        thetas = [reader.get_tensor(theta) for theta in shards]
+        named = manifest.get("moments", [])
+        moments = [{name: reader.get_tensor(f"{theta}/{name}") for name in named} for theta in shards]
         return Cut(manifest["step"], manifest["epoch"], tuple(manifest["applied"]), thetas, moments if named else [])
 
     @property
@@ -211,7 +246,10 @@ def _sync(path: Path) -> None:
 
 
 def _write_tensors(prefix: Path, cut: Cut) -> None:
-    """An ordinary TensorFlow checkpoint, from a graph and a session of its own that no other task is part of."""
+    """An ordinary TensorFlow checkpoint, from a graph and a session of its own that no other task is part of.
+
+    Raises OSError, with the number of the error if TensorFlow says one of ``TROUBLE`` in words.
+    """
     tensors = {f"theta_{i}": np.asarray(theta, np.float32) for i, theta in enumerate(cut.thetas)}
     for i, moments in enumerate(cut.moments):
         tensors |= {f"theta_{i}/{name}": np.asarray(moment, np.float32) for name, moment in moments.items()}
@@ -223,4 +261,15 @@ def _write_tensors(prefix: Path, cut: Cut) -> None:
             prefix=str(prefix), tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=feeds
         )
         with tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            session.run(save, dict(zip(feeds, tensors.values(), strict=True)))
+            try:
+                session.run(save, dict(zip(feeds, tensors.values(), strict=True)))
+            except tf.errors.OpError as error:
+                raise _os_error(error, prefix) from None
+
+
+def _os_error(error: tf.errors.OpError, prefix: Path) -> OSError:
+    """What the system has said to TensorFlow, which passes it on in words, in a line that names the file."""
+    if (number := next((number for number in TROUBLE if os.strerror(number) in error.message), 0)) != 0:
+        return OSError(number, os.strerror(number))
+    lines = error.message.splitlines()
+    return OSError(errno.EINVAL, next((line for line in lines if str(prefix) in line), lines[0] if lines else ""))

@@ -7,6 +7,10 @@ gets the same parameters back, and a second chief has nothing to draw.
 
 A checkpoint is read between two steps and written while training goes on: what it costs is mostly the wait for the disk
 (CheckFreq: Mohan et al. 2021). There is one write at a time, and nobody restores before it is over.
+
+A disk may be full, read-only or unreadable for a while. A checkpoint that it does not take is reported and does not
+count, and training goes on; what cannot wait (the first checkpoint, a new epoch, reading what is to be restored) is
+tried again until it works, for `give_up_s` at most.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -25,11 +30,13 @@ from psconform.optimizers import MOMENTS
 from psconform.probe import Probe
 
 from .calls import PATIENCE_S, POLL_S, GaveUp
-from .checkpoint import Cut
+from .checkpoint import TROUBLE, Cut
 from .recoverable import DONE, LEFT, OPEN, Look
 from .recovery import RecoveringWorker, Recovery
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster
+
+_Found = TypeVar("_Found")
 
 
 class RecoveringChief(RecoveringWorker):
@@ -41,8 +48,9 @@ class RecoveringChief(RecoveringWorker):
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.recorded: set[str] = set()
+        self._told = ""  # the last trouble with the disk, reported once
         self._writer = ThreadPoolExecutor(max_workers=1)
-        self._writing: tuple[Cut, Future[None]] | None = None
+        self._writing: tuple[Cut, int, Future[None]] | None = None  # with the step of the one before
         super().__init__(cluster, probe, config, recovery)
 
     def _build(self) -> None:
@@ -67,7 +75,9 @@ class RecoveringChief(RecoveringWorker):
         super().join()
         if self.saved < 0:
             names = self.store.names()
-            newest = self.store.load(names[0]) if names else None
+            newest = (
+                self._insist("reading the newest checkpoint", partial(self.store.load, names[0])) if names else None
+            )
             self.saved, self.saved_at = newest.step if newest is not None else 0, time.monotonic()
 
     def settle(self) -> list[Look]:
@@ -84,7 +94,7 @@ class RecoveringChief(RecoveringWorker):
     def restore(self, looks: list[Look]) -> None:
         """Put the newest checkpoint, or initial values, on every shard; it may take another call until all have it."""
         self._await_write()
-        cut, probe = self.chosen(), self.probe
+        cut, probe = self._insist("reading the newest checkpoint", self.chosen), self.probe
         anew = cut is None
         if cut is None:
             if not self.store.empty or any(look.epoch >= 0 for look in looks):
@@ -100,7 +110,7 @@ class RecoveringChief(RecoveringWorker):
             has, needs = (", ".join(names) or "none" for names in (cut.named, needed))
             raise GaveUp(f"{cut.name} is of another optimizer: its moments are {has}, here they are {needs}")
         epoch = 0 if anew else max(self.store.epoch, cut.epoch, 0, *(look.epoch for look in looks)) + 1
-        self.store.raise_epoch(epoch)
+        self._insist(f"raising epoch {epoch}", partial(self.store.raise_epoch, epoch))
         moments = cut.moments or [{} for _ in self.shards]
         for i, (shard, theta) in enumerate(zip(self.shards, cut.thetas, strict=True)):
             if i == len(self.shards) - 1 and not anew:
@@ -113,10 +123,10 @@ class RecoveringChief(RecoveringWorker):
         self.announce(epoch)
         if not anew:
             self.tell(cut)
-        self.store.complete(epoch)
+        self._insist(f"completing epoch {epoch}", partial(self.store.complete, epoch))
 
     def chosen(self) -> Cut | None:
-        """The checkpoint to restore; None: there is none that is whole."""
+        """The checkpoint to restore; None: there is none that is whole. OSError: that cannot be told now."""
         return self.store.newest()
 
     def tell(self, cut: Cut) -> None:
@@ -130,7 +140,7 @@ class RecoveringChief(RecoveringWorker):
         named = MOMENTS[self.config.optimizer]
         moments = [{name: np.zeros_like(theta) for name in named} for theta in initial] if named else []
         cut = Cut(0, 0, (0,) * self.config.workers, initial, moments)
-        self._write(cut)
+        self._insist(f"writing checkpoint {cut.name}", partial(self.store.save, cut))
         self.probe.initialised(initial)
         self._record(cut)
         self.probe.at("initialising")
@@ -138,7 +148,7 @@ class RecoveringChief(RecoveringWorker):
 
     def before(self, step: int) -> None:
         """Begin a checkpoint if one is due, and record the one before as soon as it is durable."""
-        if self._writing is not None and self._writing[1].done():
+        if self._writing is not None and self._writing[2].done():
             self._await_write()
         if not self._is_due(step) or step < self.postponed:
             return
@@ -186,28 +196,61 @@ class RecoveringChief(RecoveringWorker):
         ]
         applied = self.shards[0].applied(states[0][0])
         cut = Cut(step, self.epoch, applied, thetas, moments if named else [])
-        written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
+        before, self.saved_at = self.saved, time.monotonic()
+        try:
+            written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
+        except OSError as error:
+            self._missed(cut, error)
+            return
         if written is None:
             commits = partial(self.probe.at, "checkpointing", step)
-            self._writing = cut, self._writer.submit(self._write, cut, before_commit=commits)
+            write = self._writer.submit(self.store.save, cut, before_commit=commits)
+            self._writing = cut, before, write
         else:
             self._record(written)
-        self.saved, self.saved_at = step, time.monotonic()
-
-    def _write(self, cut: Cut, *, before_commit: Callable[[], object] = lambda: None) -> None:
-        """Write a checkpoint; raises GaveUp if the disk does not take it: what is there still restores."""
-        try:
-            self.store.save(cut, before_commit=before_commit)
-        except (OSError, tf.errors.OpError) as error:
-            reason = error.message.splitlines()[0] if isinstance(error, tf.errors.OpError) else str(error)
-            raise GaveUp(f"checkpoint {cut.name} cannot be written to {self.recovery.folder}: {reason}") from None
+        self.saved = step
 
     def _await_write(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one, and record it; raises what went wrong."""
-        if self._writing is not None:
-            (cut, write), self._writing = self._writing, None
+        """Wait for the checkpoint that is being written, if there is one, and record it, or that it failed.
+
+        Raises GaveUp if it is no trouble of the disk that may pass.
+        """
+        if self._writing is None:
+            return
+        (cut, before, write), self._writing = self._writing, None
+        try:
             write.result()
+        except OSError as error:
+            self.saved = before
+            self._missed(cut, error)
+        else:
             self._record(cut)
+
+    def _missed(self, cut: Cut, error: OSError) -> None:
+        """Report a checkpoint that the disk has not taken; a few steps later there may be another one."""
+        if error.errno not in TROUBLE:
+            raise GaveUp(_said(f"checkpoint {cut.name} cannot be written to {self.recovery.folder}", error))
+        self.postponed = cut.step + max(1, self.recovery.every // 4)
+        self._warn(_said(f"checkpoint {cut.name} failed and does not count", error))
+
+    def _insist(self, what: str, do: Callable[[], _Found]) -> _Found:
+        """Do what the disk may not let be done now, again and again; raises GaveUp if it never lets it."""
+        since = time.monotonic()
+        while True:
+            try:
+                return do()
+            except OSError as error:
+                problem = _said(f"{what} in {self.recovery.folder} failed", error)
+                if error.errno not in TROUBLE or time.monotonic() - since > self.recovery.give_up_s:
+                    raise GaveUp(problem) from None
+                self._warn(f"{problem}; it tries again")
+                time.sleep(POLL_S)
+
+    def _warn(self, problem: str) -> None:
+        """Report trouble with the disk, in a row of the same once."""
+        if problem != self._told:
+            logging.warning("worker:0: %s", problem)
+        self._told = problem
 
     def _record(self, cut: Cut) -> None:
         """Record a durable checkpoint, unless this process has done so before."""
@@ -263,12 +306,13 @@ class RecoveringChief(RecoveringWorker):
                 if (found := self.states(self.rows(steps))) is None:
                     continue  # to `still`
                 self._save(steps, found)
-                break
+                self._await_write()
+                if self.saved == steps:
+                    break
             if waiting.over(looks):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
                 break
             time.sleep(POLL_S)
-        self._await_write()
         self.say(DONE)
 
     def is_trained(self, looks: list[Look]) -> bool:
@@ -295,5 +339,9 @@ class RecoveringChief(RecoveringWorker):
                 logging.warning("worker:0 %s", waiting)
                 break
             time.sleep(POLL_S)
-        self.store.finish()
+        self._insist("saying that training is over", self.store.finish)
         self.calls.ask(self._run_dismiss)  # once: who does not hear it sees the file
+
+
+def _said(what: str, error: OSError) -> str:
+    return f"{what}: {error.strerror or error}"

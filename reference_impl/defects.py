@@ -87,6 +87,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "ack-early": recovery.AckEarly,
     "restore-on-join": recovery.RestoreOnJoin,
     "torn-restore": recovery.TornRestore,
+    "checkpoint-unchecked": recovery.CheckpointUnchecked,
     "cut-in-half": recovery.CutInHalf,
     "counts-twice": recovery.CountsTwice,
     "place-lost": recovery.PlaceLost,

@@ -97,6 +97,28 @@ def test_any_bit_flipped_any_file_cut_short_or_gone(store, suffix):
     assert store.newest().name == "step-0-epoch-0"
 
 
+@pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "damaged", [lambda data: b"\xff" + data[1:], lambda data: data[: len(data) // 2], lambda _: b""]
+)
+def test_damaged_while_it_was_written(store, monkeypatch, suffix, damaged):
+    """Its digest is that of the damage, and TensorFlow's checksum is not."""
+    from psconform.reference_impl import checkpoint
+
+    write = checkpoint._write_tensors
+
+    def damage(prefix, cut):
+        write(prefix, cut)
+        path = prefix.with_name(f"{prefix.name}.{suffix}")
+        path.write_bytes(damaged(path.read_bytes()))
+
+    store.save(cut(0))
+    monkeypatch.setattr(checkpoint, "_write_tensors", damage)
+    store.save(cut(10))
+    assert store.names() == ["step-10-epoch-0", "step-0-epoch-0"]
+    assert store.newest().name == "step-0-epoch-0"
+
+
 def test_none_is_whole(store):
     store.save(cut(0))
     (store.folder / "step-0-epoch-0.index").unlink()

@@ -48,7 +48,10 @@ def clean():
     command = [sys.executable, "-m", "psconform.cli", "clean"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(re.match(r"ended \d+: |\d+ process\(es\) ended$|deleted /", line) for line in done.stdout.splitlines())
+    assert all(
+        re.match(r"ended \d+: |\d+ process\(es\) ended$|unmounted /|deleted /", line)
+        for line in done.stdout.splitlines()
+    )
     return done.stdout
 
 

@@ -99,6 +99,7 @@ def test_doctor():
         "matplotlib",
         "toxiproxy-python",
         "pyroute2",
+        "fuse",
         "docker",
         "toxiproxy",
         "gpus",

@@ -72,6 +72,18 @@ def test_damage_needs_no_more_than_a_moment():
     assert parsed(plan_text([flip])) == (flip,)
 
 
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.mounts])
+@pytest.mark.parametrize("end", [{"until": 35}, {"for_": "2s"}, {"until": "worker:1@35"}])
+def test_a_fault_of_the_disk_that_lasts_takes_neither_task_nor_links(kind, end):
+    (fault,) = parsed(entry(kind=kind, at=30, **end))
+    assert (fault.of, fault.where, fault.heals) == ("the folder for checkpoints", "worker:0", True)
+    assert dict(fault.amounts) == ({"ms": 200} if kind == "slow-disk" else {})
+    assert parsed(plan_text([fault])) == (fault,)
+    for other in ({"task": "worker:0"}, {"links": "halves"}):
+        with pytest.raises(BadInput, match=f"fault 1: {next(iter(other))}: is not for {kind}"):
+            parsed(entry(kind=kind, at=30, **end, **other))
+
+
 def test_amounts_have_usual_values():
     (usual,) = parsed(entry(kind="latency", links="ps:0<->worker:0", at=3, for_="2s"))
     assert dict(usual.amounts) == {"ms": 50, "jitter_ms": 0}
@@ -103,6 +115,9 @@ def test_amounts_have_usual_values():
         (entry(kind="kill", task="ps:0", at=[1]), "fault 1: at: "),
         (entry(kind="kill", task="ps:0", at=1, untl=3), "fault 1: unknown field, got 'untl'"),
         (entry(kind="kill", task="ps:0", at=1, until=3), "fault 1: until: is not for kill, which is over by itself"),
+        (entry(kind="full", at=1), "fault 1: full needs one end, until or for, got 'none'"),
+        (entry(kind="full", at=1, until=2, ms=3), "fault 1: ms: is not for full, got 3; valid: none"),
+        (entry(kind="slow-disk", at=1, until=2, ms=0), "fault 1: ms: must be between 1 and 60000, got 0"),
         (entry(kind="stop", task="ps:0", at=1), "fault 1: stop needs one end, until or for, got 'none'. Give until"),
         (entry(kind="stop", task="ps:0", at=1, until=3, for_="1s"), "one end, until or for, got 'until and for'"),
         (entry(kind="stop", task="ps:0", at=3, until=3), "fault 1: until: must come after at"),

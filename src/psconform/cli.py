@@ -271,13 +271,15 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def clean() -> None:
-    """End processes, delete temporary folders that a killed psconform has left; of a running one none is touched."""
-    from .launchers.cleanup import end_orphans, remove_folders
+    """End processes, unmount and delete folders that a killed psconform has left; of a running one none is touched."""
+    from .launchers.cleanup import end_orphans, remove_folders, remove_mounts
 
     ended = end_orphans()
     for orphan in ended:
         sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
     sys.stdout.write(f"{len(ended)} process(es) ended\n")
+    for folder in remove_mounts():  # before what they may lie in is deleted
+        sys.stdout.write(f"unmounted {folder}\n")
     for folder in remove_folders():
         sys.stdout.write(f"deleted {folder}\n")
 

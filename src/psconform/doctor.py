@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from .faults import mount
 from .faults.server import IMAGE, find
 
 
@@ -37,6 +38,7 @@ def examine() -> list[Finding]:
         _package("matplotlib", "psconform plot", extra="plot"),
         _package("toxiproxy-python", "network faults", extra="chaos"),
         _package("pyroute2", "evidence of network faults", extra="chaos"),
+        _fuse(),
         _docker(),
         _toxiproxy(),
         _gpus(),
@@ -62,6 +64,13 @@ def _package(name: str, purpose: str, *, extra: str) -> Finding:
         return Finding(name, True, metadata.version(name), purpose)
     except metadata.PackageNotFoundError:
         return Finding(name, False, "", purpose, f"python3 -m pip install 'psconform[{extra}]'")
+
+
+def _fuse() -> Finding:
+    purpose = "faults of the disk that last (full, read-only, unreadable, slow-disk)"
+    lacks = mount.lacks()
+    version = "" if lacks else f"mfusepy {metadata.version('mfusepy')}, {mount.library()}"
+    return Finding("fuse", not lacks, version, purpose, f"needs {lacks}" if lacks else "")
 
 
 def _docker() -> Finding:

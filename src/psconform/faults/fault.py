@@ -15,8 +15,8 @@ SHORT = ("kill", "stop", "poison")
 OUT_OF_DATA = "out-of-data"
 GIVEN = ("poison", OUT_OF_DATA)
 """Kinds that psconform does not strike: the probe knows of them from spec.json."""
-NEWEST = "the newest checkpoint"
-"""What faults of the disk are of."""
+NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
+"""What faults of the disk are of: those that damage a file, and those that last."""
 POISONS = ("nan", "inf")
 """What a poisoned gradient is full of."""
 
@@ -28,7 +28,8 @@ class Fault:
     Attributes:
         kind: its name in ``kinds.KINDS``.
         task: whom it strikes; None: links.
-        region: of faults of the network, which links those are, as it was said: ``worker:1->ps:0``, ``halves``.
+        region: of faults of the network, which links those are, as it was said: ``worker:1->ps:0``, ``halves``; of
+            those of the disk ``NEWEST`` or ``FOLDER``.
         links: the same, each by itself.
         when: when it strikes.
         until: when it is healed; None: after ``lasts_s``, or it is no lasting state.
@@ -97,7 +98,7 @@ class Fault:
         """
         if self.when.task:
             return self.when.task
-        if self.region == NEWEST:
+        if self.region in (NEWEST, FOLDER):
             return "worker:0"
         ends = {task for link in self.links for task in (link.source, link.destination)} | {self.task}
         workers = [task for task in ends if task is not None and task.job == "worker"]

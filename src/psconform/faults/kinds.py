@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import PsconformError
+from . import mount
 
 PROCESS, NETWORK, DISK, DATA = "process", "network", "disk", "data"
 
@@ -44,13 +45,19 @@ class Kind:
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
-        return _network() if self.of == NETWORK else ""
+        return _network() if self.of == NETWORK else mount.lacks() if self.mounts else ""
+
+    @property
+    def mounts(self) -> bool:
+        """It takes a file system over the folder for checkpoints."""
+        return self.of == DISK and self.lasts
 
 
 PASSED = "bytes of the target that passed through it"
 ENDED = "connections of the target that ended, with both tasks alive"
 HELD = "bytes that the target sent into it, and that are held back"
 LEFT_OPEN = "a connection of the target that is open though its other end has gone"
+REFUSED = "an operation of the target that failed with it"
 DAMAGED = "the file of the checkpoint has changed"
 KINDS: dict[str, Kind] = {
     "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
@@ -126,6 +133,16 @@ KINDS: dict[str, Kind] = {
     ),
     "truncate": Kind(DISK, "the newest checkpoint loses its second half", DAMAGED),
     "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
+    "full": Kind(DISK, "no room: what would take some fails with ENOSPC", REFUSED, lasts=True),
+    "read-only": Kind(DISK, "whatever would change anything fails with EROFS", REFUSED, lasts=True),
+    "unreadable": Kind(DISK, "opening a file to read it, and reading, fail with EIO", REFUSED, lasts=True),
+    "slow-disk": Kind(
+        DISK,
+        "each read, write and fsync takes longer",
+        "an operation of the target that was delayed",
+        lasts=True,
+        amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
+    ),
     "out-of-data": Kind(DATA, "a worker has no data from that step on", "its record ends with the push before"),
     "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
 }
@@ -153,7 +170,10 @@ def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
 
 def check_available(names: Iterable[str], *, proxies: bool) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
-    if not proxies and not any(KINDS[name].of == NETWORK for name in names):
+    kinds = {KINDS[name].of: KINDS[name] for name in names if KINDS[name].of == NETWORK or KINDS[name].mounts}
+    if DISK in kinds and (why := kinds[DISK].lacks):
+        raise PsconformError(f"faults of the disk that last need {why}")
+    if NETWORK not in kinds and not proxies:
         return
     try:
         from . import toxiproxy  # noqa: F401

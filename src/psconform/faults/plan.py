@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
-from .fault import NEWEST, POISONS, Fault, refuse_twice
+from .fault import FOLDER, NEWEST, POISONS, Fault, refuse_twice
 from .kinds import DATA, DISK, KINDS, NETWORK, Kind
 from .partitions import region
 from .short import RESTART_AFTER
@@ -145,7 +145,7 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
         for name in ("task", "links"):
             if getattr(entry, name) is not None:
                 raise BadInput(f"{place}: {name}", f"is not for {entry.kind}", value=getattr(entry, name))
-        return [Fault(region=NEWEST, **common)]
+        return [Fault(region=FOLDER if kind.mounts else NEWEST, **common)]
     _only("task", entry, place=place)
     tasks = layout.worker_tasks if kind.of == DATA else layout.tasks
     return [Fault(task=task, **common) for task in _tasks(entry.task or "", tasks, layout, place=f"{place}: task")]

@@ -184,7 +184,7 @@ class FaultEvent(Event, tag="fault", frozen=True):
     """Written by psconform: a fault struck, or was healed."""
 
     fault: Annotated[str, Meta(description="its kind: psconform list faults")]
-    of: Annotated[str, Meta(description="the task, job:index; or the links, in words")]
+    of: Annotated[str, Meta(description="the task, job:index; or the links, or what of the disk, in words")]
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]

@@ -1,9 +1,10 @@
-"""The fallback when even the keeper was killed: processes and temporary folders whose psconform is gone."""
+"""The fallback when even the keeper was killed: processes, folders and mounts whose psconform is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import psutil
 
+from .keeper import unmount
 from .local import OWNER, TEMPORARY, process_start
+
+SOURCE = "psconform-"
+"""What the name of a mount begins with in /proc/mounts; after it come pid and start of its psconform, with a dash."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,27 @@ def remove_folders() -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             removed += [] if folder.exists() else [folder]
     return removed
+
+
+def mounts() -> dict[Path, str]:
+    """Where file systems of any psconform are mounted, and ``pid-start`` of that psconform."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            source, place, kind, *_ = line.split(" ")
+            if kind == "fuse.psconform" and source.startswith(SOURCE):
+                path = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)  # a blank is \040
+                found[Path(path)] = source.removeprefix(SOURCE)
+    return found
+
+
+def remove_mounts() -> list[Path]:
+    """Unmount what the file systems of a psconform that no longer runs have left; returns what was and now is not."""
+    left = []
+    for place, owner in mounts().items():
+        pid, _, started = owner.partition("-")
+        if pid.isdecimal() and process_start(int(pid)) != started:
+            unmount(str(place))
+            left.append(place)
+    now = mounts()
+    return [place for place in left if place not in now]

@@ -7,7 +7,8 @@ started cold. Requests arrive as JSON lines on standard input, reports leave as 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
-    {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more)
+    {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more;
+                                                               "mount:PATH": to be unmounted)
     {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits, and after them
                                                                  {"stopped": true}: no descendant is left
                                                               -> {"exit": id, "status": n}
@@ -34,6 +35,8 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+MOUNT = "mount:"
+"""What stands before a folder that is to be unmounted."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -59,7 +62,7 @@ class Keeper:
         self.tasks: dict[int, str] = {}  # pid -> id
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
-        self.scratch: set[str] = set()  # folders, and URLs, to delete if psconform goes away
+        self.scratch: set[str] = set()  # folders, URLs and mounts to delete if psconform goes away
         self.buffer = b""
         self.out = os.dup(1)
         os.dup2(2, 1)  # what a module prints when it is imported is no report
@@ -273,7 +276,10 @@ def main(modules: list[str]) -> int:
 
 
 def delete(place: str) -> None:
-    """Delete a folder; or, of a URL, what it stands for (a proxy on a server that is not ours)."""
+    """Delete a folder; or, of a URL, what it stands for (a proxy on a server that is not ours); or unmount."""
+    if place.startswith(MOUNT):
+        unmount(place.removeprefix(MOUNT))
+        return
     if not place.startswith("http://"):
         shutil.rmtree(place, ignore_errors=True)
         return
@@ -285,6 +291,16 @@ def delete(place: str) -> None:
         line.request("DELETE", f"/{path}")
         line.getresponse()
         line.close()
+
+
+def unmount(folder: str) -> None:
+    """Take a FUSE file system away from its folder, also one whose process has been killed, or is still in use."""
+    import subprocess  # hardly ever needed, too
+
+    for command in (["fusermount3", "-uz"], ["fusermount", "-uz"], ["umount", "-l"]):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if not subprocess.run([*command, "--", folder], capture_output=True, timeout=5, check=False).returncode:
+                return
 
 
 @contextlib.contextmanager

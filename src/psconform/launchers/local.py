@@ -113,7 +113,10 @@ class LocalLauncher:
         return self._started[key]
 
     def scratch(self, place: Path | str, *, mine: bool = True) -> None:
-        """Have the keeper delete a folder, or a URL, should psconform go away; ``mine=False``: not any more."""
+        """Have the keeper delete a folder, or a URL, or unmount ``mount:FOLDER``, should psconform go away.
+
+        ``mine=False``: not any more.
+        """
         self._send(scratch=str(place), on=mine)
 
     def poll(self, timeout: float) -> list[Ended]:
@@ -148,6 +151,10 @@ class LocalLauncher:
     def state(self, task: Task) -> str:
         """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
         return process_state(self._started.get(self._keys.get(task, ""), 0))
+
+    def whose(self, group: int) -> str:
+        """The task whose process group it is, or was in this run; empty if none's."""
+        return next((key.split("/")[1] for key, pid in self._started.items() if pid == group), "")
 
     def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
         """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""

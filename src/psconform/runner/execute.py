@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
 from ..faults.control import Control
+from ..faults.kinds import KINDS
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
 from ..launchers.local import Ended, LocalLauncher
@@ -20,8 +21,9 @@ from ..layout import Layout, Task
 from ..probe import CONTROL, EventLog
 from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
-from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
+from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
 from .inject import injectors
+from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
 from .stacks import ask_for_stacks
@@ -146,11 +148,14 @@ class _Execution:
 
             made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
             self.links = self.cleanup.enter_context(made)
-        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life)
-        hold = None if self.links is None else self._hold
-        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
+        disk = None
+        if any(KINDS[fault.kind].mounts for fault in self.plan.faults):
+            disk = self.cleanup.enter_context(mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose))
+        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life, disk=disk)
+        hold = None if self.links is None else self._hold
+        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
         late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
         self.lives = dict.fromkeys(self.layout.tasks, -1)
         for job in ("ps", "worker"):

@@ -49,6 +49,9 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
             raise BadInput("--kill", f"defect {name} needs it", value=given, hint=f"Give --kill {needed}")
         if all(fault.restart_after_s is None for fault in alike):
             raise BadInput("--restart-after", f"defect {name} needs a task that comes back", value="never")
+    if defect.disk and all(fault.kind != defect.disk for fault in faults):
+        hint = f"Give --faults {defect.plan}"
+        raise BadInput("--faults", f"defect {name} needs a fault of kind {defect.disk}", value="none", hint=hint)
     if not every:
         raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
     if len(faults) < len(defect.kill):

@@ -81,6 +81,16 @@ FAULTY: dict[str, Defect] = {
         kill=("ps:0@checkpointing",),
         checkpoint_every=10,
     ),
+    "checkpoint-unchecked": Defect(
+        "a checkpoint that the disk has not taken is recorded as durable",
+        "R3",
+        updates=SYNC,
+        workers=2,
+        steps=40,
+        kill=("ps:0@20",),
+        disk="full",
+        checkpoint_every=5,
+    ),
     "cut-in-half": Defect(
         "a checkpoint is read shard after shard while pushes go on, and the counters of the first count for all",
         "R4",

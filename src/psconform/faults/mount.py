@@ -1,0 +1,178 @@
+"""Faults of the disk that last: full, read-only, unreadable, slow. What the file system is told, and what it has done.
+
+It is passthrough.py, mounted over the folder for checkpoints in runs with such a fault; here is psconform's side of it.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import errno
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .fault import Fault
+from .injectors import Injector
+
+FAULTS, OPERATIONS = "faults.json", "operations.jsonl"
+"""The names of the two files in the control folder."""
+DEVICE = Path("/dev/fuse")
+
+
+def lacks() -> str:
+    """What this machine lacks to mount it; empty if nothing."""
+    there = {
+        "Linux": sys.platform == "linux",
+        "mfusepy: pip install 'psconform[chaos]'": importlib.util.find_spec("mfusepy") is not None,
+        "libfuse (Debian: apt-get install fuse3)": bool(library()),
+        f"{DEVICE} (modprobe fuse; a container: --device {DEVICE} --cap-add SYS_ADMIN)": DEVICE.exists(),
+        f"leave to open {DEVICE} (chmod 666 {DEVICE}, as it is elsewhere)": os.access(DEVICE, os.R_OK | os.W_OK),
+        "fusermount3 (Debian: apt-get install fuse3)": os.geteuid() == 0
+        or any(shutil.which(name) for name in ("fusermount3", "fusermount")),
+    }
+    return next((what for what, found in there.items() if not found), "")
+
+
+def library() -> str:
+    """The libfuse that is there; empty if none is."""
+    return ctypes.util.find_library("fuse") or ctypes.util.find_library("fuse3") or ""  # in mfusepy's order
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the target that some kinds of faults concern.
+
+    Attributes:
+        operation: its name, as libfuse has it: create, write, fsync.
+        name: the file.
+        group: process group of who asked; 0: not known.
+        kinds: the kinds of faults that concern it.
+        errno: 0: it succeeded.
+        ms: milliseconds that it was delayed.
+        struck: the faults that refused or delayed it.
+    """
+
+    operation: str
+    name: str
+    group: int
+    kinds: tuple[str, ...]
+    errno: int
+    ms: int
+    struck: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, line: bytes) -> Operation:
+        """Of a line of the file system's."""
+        said = json.loads(line)
+        return cls(**said | {"kinds": tuple(said["kinds"]), "struck": tuple(said["struck"])})
+
+
+class Disk:
+    """A folder under the file system.
+
+    Args:
+        below: the folder itself, as it is without the mount.
+        control: where psconform and the file system write to each other.
+        whose: the task that a process group is of; empty: of none.
+        check: raises PsconformError if the file system is there no more.
+    """
+
+    def __init__(
+        self, below: Path, control: Path, *, whose: Callable[[int], str], check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.below, self._control, self._whose, self.check = below, control, whose, check
+        self._told: dict[str, dict[str, Any]] = {}
+        (control / OPERATIONS).touch()
+        self._write()
+
+    def tell(self, name: str, kind: str, *, ms: int = 0) -> None:
+        """Break it: from the next operation on."""
+        self.check()
+        self._told[name] = {"name": name, "kind": kind, "ms": ms}
+        self._write()
+
+    def forget(self, name: str) -> None:
+        """It is no longer broken so; who is being delayed is let go."""
+        self._told.pop(name, None)
+        self._write()
+
+    @property
+    def end(self) -> int:
+        """Where the record of operations ends now."""
+        return (self._control / OPERATIONS).stat().st_size
+
+    def since(self, place: int) -> tuple[list[Operation], int]:
+        """What the target has done since, and where the record ends; raises PsconformError if nobody records it."""
+        self.check()
+        with (self._control / OPERATIONS).open("rb") as file:
+            file.seek(place)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        return [Operation.parse(line) for line in whole.splitlines()], place + len(whole)
+
+    def said(self, operation: Operation) -> str:
+        """Who did what, in words: ``worker:0: write of step-20.index``."""
+        who = self._whose(operation.group) or (f"process group {operation.group}" if operation.group else "the kernel")
+        return f"{who}: {operation.operation} of {operation.name or 'the folder'}"
+
+    def _write(self) -> None:
+        """All at once: it is read at any moment."""
+        new = self._control / f"{FAULTS}.new"
+        new.write_text(json.dumps(list(self._told.values())), encoding="ascii")
+        new.replace(self._control / FAULTS)
+
+
+class Breaks(Injector):
+    """full, read-only, unreadable, slow-disk: operations of the target that are refused, or delayed."""
+
+    holds = False
+
+    def __init__(self, fault: Fault, disk: Disk) -> None:
+        self._kind, self._disk, self._name = fault.kind, disk, f"{fault.kind} {fault}"
+        self._ms = dict(fault.amounts).get("ms", 0)
+        self._place = 0
+        self._seen = ""
+        self._healing = False
+        self._after: list[Operation] = []  # of its kind, since it was taken away
+
+    def inject(self) -> None:
+        self._place = self._disk.end
+        self._disk.tell(self._name, self._kind, ms=self._ms)
+
+    def evidence(self) -> str:
+        self._look()
+        return self._seen
+
+    def heal(self) -> None:
+        self._look()
+        self._disk.forget(self._name)
+        self._healing = True
+
+    def healed(self) -> str:
+        """An operation of the same kind has succeeded, and nothing has held it up."""
+        self._look()
+        passed = [done for done in self._after if not done.errno and not done.struck]
+        return f"{self._disk.said(passed[0])} succeeded" if passed else ""
+
+    def gone(self) -> str:
+        self._look()
+        asked = any(not done.struck for done in self._after)  # what another fault strikes tells nothing
+        return "" if asked else "the file system has let go of it, and nothing has been asked for since"
+
+    def _look(self) -> None:
+        """Take in what the target has done; what was begun under the fault is under it, whenever it ends."""
+        found, self._place = self._disk.since(self._place)
+        struck = [operation for operation in found if self._name in operation.struck]
+        if self._healing:
+            self._after += [done for done in found if self._kind in done.kinds and self._name not in done.struck]
+        if struck and not self._seen:
+            first = struck[0]
+            how = f"failed with {errno.errorcode[first.errno]}" if first.errno else f"was delayed by {first.ms} ms"
+            more = f", and {len(struck) - 1} more" if len(struck) > 1 else ""
+            self._seen = f"{self._disk.said(first)} {how}{more}"
