@@ -114,7 +114,7 @@ class Calls:
         """A new session, once every ps takes connections."""
         self._overdue()
         for address in self.ps:
-            while not _takes_connections(address):
+            while not takes_connections(address):
                 self._overdue()
                 self._idle()
                 time.sleep(POLL_S)
@@ -123,12 +123,13 @@ class Calls:
     def _overdue(self) -> None:
         if time.monotonic() - self._heard < self.most_s:
             return
-        refusing = [f"ps:{i} on {address}" for i, address in enumerate(self.ps) if not _takes_connections(address)]
+        refusing = [f"ps:{i} on {address}" for i, address in enumerate(self.ps) if not takes_connections(address)]
         silent = ", ".join(refusing) or f"a ps that takes connections ({', '.join(self.ps)})"
         raise GaveUp(f"no answer for {self.most_s:.0f} s from {silent}")
 
 
-def _takes_connections(address: str) -> bool:
+def takes_connections(address: str) -> bool:
+    """Whether somebody listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

@@ -68,6 +68,7 @@ class RecoveringWorker(Worker):
     """A worker that goes on after its own death, that of any other task, or a stop of either."""
 
     shard_type = RecoverableShard
+    calls_type = Calls
     round_patience_s = PATIENCE_S  # after so long it looks who has not come to a round
     shards: list[Any]  # of RecoverableShard
 
@@ -77,7 +78,9 @@ class RecoveringWorker(Worker):
         self._left_behind: list[Any] = []  # sessions: forgetting one would close it
         self._values: Values = []  # what was read last, of this epoch
         self.absent: list[str] = []  # who had not come when the final read was made
-        self.calls = Calls(cluster["ps"], most_s=recovery.give_up_s, connect=self._connect, idle=self._unless_over)
+        self.calls = self.calls_type(
+            cluster["ps"], most_s=recovery.give_up_s, connect=self._connect, idle=self._unless_over
+        )
         super().__init__(cluster, probe, config)
 
     def _build(self) -> None:

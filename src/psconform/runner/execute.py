@@ -192,11 +192,11 @@ class _Execution:
                 moved = time.monotonic()
             self._notify()
             self.strikes.tick(heard_s=time.monotonic() - moved)
-            if self.strikes.pending:
+            if self.strikes.lasting:
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
-            if time.monotonic() - max(moved, healed) > patience:
+            if not self.strikes.pending and time.monotonic() - max(moved, healed) > patience:
                 self.stalled = True
                 self.reasons.append(f"stopped: no task made progress for {patience:.0f} s")
                 ask_for_stacks(self.folder, self.launcher, self.lives)
