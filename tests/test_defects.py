@@ -7,7 +7,8 @@ from psconform.reference_impl.defects import RECOVERING, WORKERS
 from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
-from psconform.layout import UPDATES
+from psconform.faults.random_plan import drawn_plan
+from psconform.layout import UPDATES, Layout
 from psconform.targets.defects import DEFECTS
 
 RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
@@ -50,8 +51,11 @@ def test_defect_that_a_kill_shows_is_shown_by_the_network_too(judge, name, updat
 @pytest.mark.psconform
 @pytest.mark.parametrize(("name", "update"), [case for case in CASES if DEFECTS[case[0]].faults])
 def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, update):
-    options = {**DEFECTS[name].network_options, "faults": "random:slice"}
-    run = judge(layout="ps=2,worker=3", update=update, defect=name, steps=100, seed=2, **options)
+    layout, kind = Layout(ps=2, workers=3, update=update), "random:latency"
+    plans = {seed: drawn_plan(kind, layout=layout, steps=100, seed=seed) for seed in range(100)}
+    seed = next(seed for seed, plan in plans.items() if len(plan) == 1 and dict(plan[0].amounts)["ms"] == 5)
+    options = {**DEFECTS[name].network_options, "faults": kind}
+    run = judge(layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
     assert run.exit_code == 0, run.explain()
 
 
@@ -148,8 +152,8 @@ def test_registry_and_trainer_know_the_same_defects():
         ),
         ("ack-from-cut", {"faults": RESET, "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
         ("timeout-drops", {"faults": RESET}, "needs stall mute worker:1, got 'reset mute worker:1@9"),
-        ("backoff-unbounded", {"faults": RESET}, "needs 2 of reset isolate worker:1, got"),
-        ("third-strike", {"faults": RESET}, "needs 3 of reset isolate worker:0, got"),
+        ("backoff-unbounded", {"faults": RESET}, "needs 3 of reset isolate worker:1, got"),
+        ("third-strike", {"faults": RESET}, "needs 3 of stall isolate worker:0, got"),
         ("third-strike", {}, "--kill: defect third-strike needs it, got 'none'. Give --kill ps:0@20"),
         ("drop-gradient", {"faults": RESET}, "--faults: defect drop-gradient has no recovery"),
         ("", {"compression": "topk"}, "--compression: needs --workload dense-ledger"),
