@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="DEFECT", choices=(*names(), "healthy"), help="this defect, or healthy")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no try after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--shrink", type=int, default=SHRUNK, metavar="N", help=f"so many of each (default {SHRUNK})")
     parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/chaos-detection.md")
     options = parser.parse_args(arguments)
@@ -252,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
         code=stamp(),
         deadline=time.monotonic() + 60 * options.budget,
         console=Console(stderr=True, highlight=False, markup=False, soft_wrap=True),
-        run=run_try,
+        run=partial(run_try, shrinks=options.shrink),
         right=is_right,
         say=describe,
         at_a_time=options.share.step or 1,

@@ -18,7 +18,7 @@ RANDOM = "random"
 DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK))
 """What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
 nobody can ask for it."""
-MOST = 5
+LEAST, MOST = 3, 5
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 OUTLASTS_S = (2.5, 4.0)
 """One in four that last for a time lasts so long: what is wrong with a deadline shows only after it."""
@@ -43,7 +43,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
 def drawn_plan(
     text: str, *, layout: Layout, steps: int, seed: int, phases: Mapping[str, str] | None = None
 ) -> tuple[Fault, ...]:
-    """The faults that ``random`` or ``random:KIND,KIND`` stands for: one to five, no two of one process.
+    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to five, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``.
 
@@ -67,17 +67,33 @@ def draw(
     steps: int,
     phases: Mapping[str, str] | None = None,
 ) -> tuple[Fault, ...]:
-    """One to five faults of these kinds, no two of one process."""
-    of = {name: KINDS[name].of for name in kinds}
+    """Three to five faults of these kinds, fewer where they would clash; no two of one process.
+
+    Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
+    """
+    sorts = _sorts(kinds, layout)
+    generator.shuffle(sorts)
     faults: list[Fault] = []
-    for _ in range(generator.randint(1, MOST)):
-        # Of what first, or whatever has many kinds would leave few of the others.
-        what = generator.choice(tuple(dict.fromkeys(of.values())))
-        name = generator.choice([name for name in kinds if of[name] == what])
-        fault = _draw(generator, name, layout=layout, steps=steps, phases=phases or {})
+    for number in range(generator.randint(LEAST, MOST)):
+        names, tasks = sorts[number % len(sorts)]
+        name, task = generator.choice(names), generator.choice(tasks)
+        fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {})
         if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
             faults.append(fault)
     return tuple(faults)
+
+
+def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[Task]]]:
+    """Kinds that are alike in what they do, and whom they strike: what ends a ps, what ends a worker, and so on."""
+    jobs = [[task for task in layout.tasks if task.job == job] for job in sorted({t.job for t in layout.tasks})]
+    alike: dict[tuple[str, bool], list[str]] = {}
+    for name in kinds:
+        alike.setdefault((KINDS[name].of, KINDS[name].restarts or name in ENDING), []).append(name)
+    return [
+        (names, tasks)
+        for (of, ends), names in alike.items()
+        for tasks in (jobs if of == PROCESS and ends else [list(layout.tasks)])
+    ]
 
 
 def _clash(fault: Fault, other: Fault) -> bool:
@@ -88,9 +104,10 @@ def _clash(fault: Fault, other: Fault) -> bool:
     return fault.kind in ENDING and (other.task in ends or bool(set(fault.links) & set(other.links)))
 
 
-def _draw(generator: random.Random, name: str, *, layout: Layout, steps: int, phases: Mapping[str, str]) -> Fault:
+def _draw(
+    generator: random.Random, name: str, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]
+) -> Fault:
     kind = KINDS[name]
-    task = _task(generator, layout)
     if name == "late":
         return Fault(kind=name, task=task, when=When(), lasts_s=round(generator.uniform(0.2, LONGEST_S), 2))
     when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
@@ -109,12 +126,6 @@ def _draw(generator: random.Random, name: str, *, layout: Layout, steps: int, ph
         return Fault(task=task, **said)
     where = generator.choice(_regions(layout, one_way=name == "refuse"))
     return Fault(region=where, links=region(where, layout=layout, place="--faults"), **said)
-
-
-def _task(generator: random.Random, layout: Layout) -> Task:
-    """A ps as often as a worker, however many there are of each."""
-    job = generator.choice(sorted({task.job for task in layout.tasks}))
-    return generator.choice([task for task in layout.tasks if task.job == job])
 
 
 def _when(generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]) -> When:

@@ -192,6 +192,9 @@ class _Execution:
                 moved = time.monotonic()
             self._notify()
             self.strikes.tick(heard_s=time.monotonic() - moved)
+            trains = any(self.states[task] == "running" for task in self.layout.worker_tasks)
+            if not trains and not self.strikes.starting:
+                self.strikes.heal_all()  # nobody is left to show an effect, or its end
             if self.strikes.lasting:
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())

@@ -67,6 +67,12 @@ class Strikes:
         """Something has not even been taken away yet; until then nobody owes progress."""
         return any(state.status in ("striking", "struck") and state.fault.heals for state in self._states)
 
+    @property
+    def starting(self) -> bool:
+        """A task has ended, or is about to, and is to be started again."""
+        states = (state for state in self._states if state.status in ("striking", "struck"))
+        return any(state.injector.starts and state.fault.heals for state in states)
+
     def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
         for state in self._states:
