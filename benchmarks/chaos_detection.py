@@ -31,7 +31,6 @@ from rich.console import Console
 
 from psconform import judge
 from psconform.errors import PsconformError
-from psconform.history.manifest import STEPS
 from psconform.layout import UPDATES
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
@@ -43,7 +42,7 @@ STORE = Path(__file__).parent / ".detection" / "chaos.jsonl"
 TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
 PATIENCE_S = 6.0
 """A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
-CHECKPOINT_EVERY = 10
+STEPS, CHECKPOINT_EVERY = 100, 10
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""
 SHRUNK = 1

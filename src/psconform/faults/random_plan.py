@@ -18,13 +18,13 @@ RANDOM = "random"
 DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK))
 """What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
 nobody can ask for it."""
-LEAST, MOST = 3, 5
+LEAST, MOST, ATTEMPTS = 4, 6, 4
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 OUTLASTS_S = (2.5, 4.0)
-"""One in four that last for a time lasts so long: what is wrong with a deadline shows only after it."""
-ELSEWHERE, AT_A_PHASE = 0.3, 0.2
-"""The share of faults that strike where another worker is, so in the middle of whatever theirs does then; and at a
-phase that the target says of itself, such as checkpointing."""
+"""Half of those that last for a time last so long: what is wrong with a deadline shows only after it."""
+UNTIL, ELSEWHERE, AT_A_PHASE = 0.3, 0.3, 0.2
+"""The share of faults that last until a step; that strike where another worker is, so in the middle of whatever theirs
+does then; and at a phase that the target says of itself, such as checkpointing."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 1.0)
@@ -43,7 +43,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
 def drawn_plan(
     text: str, *, layout: Layout, steps: int, seed: int, phases: Mapping[str, str] | None = None
 ) -> tuple[Fault, ...]:
-    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to five, no two of one process.
+    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to six, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``.
 
@@ -67,7 +67,7 @@ def draw(
     steps: int,
     phases: Mapping[str, str] | None = None,
 ) -> tuple[Fault, ...]:
-    """Three to five faults of these kinds, fewer where they would clash; no two of one process.
+    """Four to six faults of these kinds, fewer where they would clash; no two of one process.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
@@ -76,23 +76,25 @@ def draw(
     faults: list[Fault] = []
     for number in range(generator.randint(LEAST, MOST)):
         names, tasks = sorts[number % len(sorts)]
-        name, task = generator.choice(names), generator.choice(tasks)
-        fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {})
-        if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
-            faults.append(fault)
+        for _ in range(ATTEMPTS):
+            name, task = generator.choice(names), generator.choice(tasks)
+            fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {})
+            if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
+                faults.append(fault)
+                break
     return tuple(faults)
 
 
 def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[Task]]]:
     """Kinds that are alike in what they do, and whom they strike: what ends a ps, what ends a worker, and so on."""
     jobs = [[task for task in layout.tasks if task.job == job] for job in sorted({t.job for t in layout.tasks})]
-    alike: dict[tuple[str, bool], list[str]] = {}
+    alike: dict[tuple[str, bool, str], list[str]] = {}
     for name in kinds:
-        alike.setdefault((KINDS[name].of, KINDS[name].restarts or name in ENDING), []).append(name)
+        kind = KINDS[name]
+        shown_by = kind.evidence if kind.of == NETWORK else ""  # links end, hold back, or slow down
+        alike.setdefault((kind.of, kind.restarts, shown_by), []).append(name)
     return [
-        (names, tasks)
-        for (of, ends), names in alike.items()
-        for tasks in (jobs if of == PROCESS and ends else [list(layout.tasks)])
+        (names, tasks) for (_, ends, _), names in alike.items() for tasks in (jobs if ends else [list(layout.tasks)])
     ]
 
 
@@ -116,10 +118,10 @@ def _draw(
         said["restart_after_s"] = generator.choice(RESTARTS_S)
     if kind.lasts:
         step = steps if when.step is None else when.step
-        if step + 1 < steps and generator.random() < 0.5:
+        if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            shortest, longest = OUTLASTS_S if generator.random() < 0.25 else (0.2, LONGEST_S)
+            shortest, longest = OUTLASTS_S if generator.random() < 0.5 else (0.2, LONGEST_S)
             said["lasts_s"] = round(generator.uniform(shortest, longest), 2)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
