@@ -143,25 +143,28 @@ def remarks(rows: list[Row], *, asked: int) -> list[str]:
     return lines + ([f"incomplete: {done} of {asked} runs"] if done < asked else [])
 
 
-def page(rows: list[Row], *, asked: int, where: str, command: str, recovery: bool = False) -> str:
-    """docs/detection.md, or docs/detection-recovery.md."""
+def page(rows: list[Row], *, asked: int, where: str, command: str, series: str = "") -> str:
+    """docs/detection.md, docs/detection-recovery.md or docs/detection-network.md."""
     total = sum(len(row.results) for row in rows)
     slowest = max((second for row in rows for second in row.seconds), default=0.0)
-    title = "# How surely bugs of recovery are found" if recovery else "# How surely bugs are found"
+    kind = {"": "", "recovery": " of recovery", "network": " that only the network shows"}[series]
+    title = f"# How surely bugs{kind} are found"
     lines = ["<!-- written by benchmarks/detection.py --write -->\n", f"{title}\n"]
     lines.append(
         paragraph(
             "A verdict is worth what its errors are rare: bugs that are missed, and healthy trainers that are accused.",
             f"This page counts both on {total} real TensorFlow clusters of the reference trainer, with and without its",
-            "[seeded defects](checks.md#seeded-defects)" + (" of recovery." if recovery else "."),
-            "" if recovery else "Those that take a fault are counted with `--recovery`, in a table of their own.",
+            f"[seeded defects](checks.md#seeded-defects){kind}.",
+            ""
+            if series
+            else "Those that take a fault are counted with `--recovery` and `--network`, in tables of their own.",
         )
     )
     lines.append(
         paragraph(
             "*Found* means that the check meant for the defect says violated; *accused otherwise* counts runs in which",
             "a check says so whose guarantee the defect does not break (must be 0).",
-            _of_recoveries(rows) if recovery else _of_good_days(rows),
+            {"": _of_good_days, "recovery": _of_recoveries, "network": _of_networks}[series](rows),
             "Bounds are one-sided and exact (Clopper and Pearson); for 0 of n, 1 - 0.05^(1/n).",
         )
     )
@@ -193,6 +196,15 @@ def _of_recoveries(rows: list[Row]) -> str:
         f"at most 40 steps, a checkpoint every 3 to 15, workloads {_kinds(rows)}; one task or two ({several} times) "
         f"are killed, at a drawn step, before a push or after its answer, or while the chief initialises or writes a "
         f"checkpoint, and started again at once: {counts}."
+    )
+
+
+def _of_networks(rows: list[Row]) -> str:
+    return (
+        f"Defects run on {Layout.parse(NAMED['default']).text} for {STEPS} steps and are shown by faults of the "
+        "network ([which](checks.md#seeded-defects)). The healthy trainer runs on drawn layouts (1 to 3 ps, 2 to 4 "
+        f"workers), at most 40 steps, a checkpoint every 3 to 15, workloads {_kinds(rows)}, with faults of the "
+        "network that are drawn from the seed (`--faults random:...`)."
     )
 
 

@@ -1,7 +1,8 @@
 """How surely psconform finds bugs, and how rarely it cries wolf: every seeded defect, and the healthy trainer.
 
 ``python benchmarks/detection.py`` runs real clusters and prints two tables; ``--write docs/detection.md`` writes them.
-``--recovery`` does it for those defects that need a fault, and for healthy clusters whose tasks are killed.
+``--recovery`` does it for those defects that a kill or a poison shows, and for healthy clusters whose tasks are killed;
+``--network`` for those that the network shows, and for healthy clusters whose links are broken as drawn.
 It resumes: results are lines of a file, and those of the same code are counted instead of being run again. Exit code 1
 if a defect was found in fewer than 19 of 20 runs or anybody was accused for nothing, 2 if runs are missing (--budget,
 Ctrl-C), else 0. With ``--share 1/2`` and ``--share 2/2`` two of these fill one store at the same time.
@@ -30,6 +31,9 @@ from rich.console import Console
 
 from psconform import judge
 from psconform.errors import PsconformError
+from psconform.faults.kinds import KINDS as KINDS_OF_FAULTS
+from psconform.faults.kinds import NETWORK
+from psconform.faults.random_plan import DRAWN
 from psconform.history.manifest import STEPS
 from psconform.layout import Layout
 from psconform.runner.draw import drawn
@@ -38,7 +42,9 @@ from psconform.targets.defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).parent / ".detection" / "results.jsonl"
-RUNS, HEALTHY, HEALTHY_RECOVERIES = 20, 300, 200
+RUNS = 20
+HEALTHY = {"": 300, "recovery": 200, "network": 100}
+"""Runs without a defect in each series: on good days, with kills, with faults of the network."""
 NO_INFLUENCE = ("report", "cli.py", "plugin.py", "doctor.py")
 """In src/psconform: what cannot change a verdict."""
 _OFTEN: tuple[dict[str, Any], ...] = ({},) * 4 + (
@@ -102,12 +108,23 @@ def stamp(root: Path = ROOT) -> str:
     return digest.hexdigest()[:16]
 
 
-def defect_cases(name: str, update: str, runs: int) -> list[Case]:
+def of_series(series: str) -> list[str]:
+    """The defects that are counted in it; one that shows by kills or by the network is in both."""
+    shown = {
+        "": lambda defect: not (defect.recovers or defect.poison),
+        "recovery": lambda defect: bool(defect.kill or defect.poison),
+        "network": lambda defect: bool(defect.faults),
+    }
+    return [name for name, defect in DEFECTS.items() if shown[series](defect)]
+
+
+def defect_cases(name: str, update: str, runs: int, *, series: str = "") -> list[Case]:
     """Runs of one defect: the default layout and length, or what it needs beyond them."""
     needs = DEFECTS[name]
     layout = needs.layout
     steps = max(STEPS, needs.steps, -(-needs.gradients // Layout.parse(layout).workers))
-    options = {"layout": layout, "steps": steps, "reduction": "mean", **needs.options}
+    shown_by = needs.network_options if series == "network" else needs.options
+    options = {"layout": layout, "steps": steps, "reduction": "mean", **shown_by}
     return [Case(defect=name, update=update, seed=seed, options=options) for seed in range(runs)]
 
 
@@ -146,6 +163,20 @@ def healthy_recoveries(runs: int) -> list[Case]:
             places += ["initialising", "checkpointing"] if task.job == "ps" or task.index == 0 else []
             kill.append(f"{task}@{generator.choice(places)}")
         options |= {"kill": kill, "restart_after": 0.0, "checkpoint_every": generator.randint(3, 15)}
+        options |= {"workload": generator.choice(("ledger", "ledger", "digits")), "read_every": 1}
+        cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": "mean"}))
+    return cases
+
+
+def healthy_networks(runs: int) -> list[Case]:
+    """Runs of the healthy trainer in which one to some faults of the network strike, drawn from the seed."""
+    faults = "random:" + ",".join(name for name in DRAWN if KINDS_OF_FAULTS[name].of == NETWORK)
+    cases = []
+    for seed in range(runs):
+        generator = random.Random(f"broken:{seed}")
+        update = ("sync", "async")[seed % 2]
+        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", workers=2, steps=20))
+        options |= {"faults": faults, "checkpoint_every": generator.randint(3, 15)}
         options |= {"workload": generator.choice(("ledger", "ledger", "digits")), "read_every": 1}
         cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": "mean"}))
     return cases
@@ -271,9 +302,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing, print the tables; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each defect and mode (default {RUNS})")
-    parser.add_argument("--recovery", action="store_true", help="defects that need a fault, healthy recoveries")
-    usual = f"(default {HEALTHY}, {HEALTHY_RECOVERIES} with --recovery)"
-    parser.add_argument("--healthy", type=int, default=None, help=f"runs without defect {usual}")
+    series = parser.add_mutually_exclusive_group()
+    for name, about in (("recovery", "defects that a kill or a poison shows"), ("network", "that the network shows")):
+        series.add_argument(f"--{name}", dest="series", action="store_const", const=name, default="", help=about)
+    usual = ", ".join(f"{number} {f'with --{name}' if name else ''}".strip() for name, number in HEALTHY.items())
+    parser.add_argument("--healthy", type=int, default=None, help=f"runs without defect (default {usual})")
     parser.add_argument("--only", metavar="DEFECT", choices=DEFECTS, help="this defect, and no healthy runs")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
@@ -281,16 +314,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/detection.md")
     options = parser.parse_args(arguments)
     if options.healthy is None:
-        options.healthy = HEALTHY_RECOVERIES if options.recovery else HEALTHY
+        options.healthy = HEALTHY[options.series]
     if options.runs < 0 or options.healthy < 0:
         parser.error("--runs and --healthy must not be negative")
     if options.write and options.share.step:
         parser.error("--write is for all of them: without --share")
-    names = [name for name, defect in DEFECTS.items() if bool(defect.kill or defect.poison) is options.recovery]
-    names = [options.only] if options.only else names
-    cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
-    if not options.only:
-        cases += healthy_recoveries(options.healthy) if options.recovery else healthy_cases(options.healthy)
+    series, names = options.series, [options.only] if options.only else of_series(options.series)
+    cases = [
+        case
+        for name in names
+        for update in DEFECTS[name].updates
+        for case in defect_cases(name, update, options.runs, series=series)
+    ]
+    healthy = {"": healthy_cases, "recovery": healthy_recoveries, "network": healthy_networks}[series]
+    cases += [] if options.only else healthy(options.healthy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     cases = cases[options.share]
     results = measure(
@@ -304,11 +341,11 @@ def main(arguments: list[str] | None = None) -> int:
     rows = rows_of(results)
     sys.stdout.write(tables(rows) + "\n" + "".join(f"* {line}\n" for line in remarks(rows, asked=len(cases))))
     if options.write:
-        given = "--recovery " if options.recovery else ""
+        given = f"--{series} " if series else ""
         given += f"--runs {options.runs} --healthy {options.healthy}"
         given += f" --only {options.only}" if options.only else ""
         command = f"python benchmarks/detection.py {given} --write {options.write}"
-        text = page(rows, asked=len(cases), where=where(results), command=command, recovery=options.recovery)
+        text = page(rows, asked=len(cases), where=where(results), command=command, series=series)
         options.write.write_text(text, encoding="utf-8")
     return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
 

@@ -84,6 +84,7 @@ class Calls:
     def __init__(self, ps: list[str], *, most_s: float, connect: Callable[[], None], idle: Callable[[], None]) -> None:
         self.ps, self.most_s = ps, most_s
         self._connect, self._idle = connect, idle
+        self.carry_s = 0.0  # on top of every deadline: what the largest message takes on a slow machine
         self._caller = Caller()
         self._heard, self._grace_s = time.monotonic(), GRACE_S
 
@@ -93,6 +94,7 @@ class Calls:
         Raises:
             GaveUp: for ``most_s`` no call has been answered.
         """
+        patience_s += self.carry_s
         options = tf1.RunOptions(timeout_in_ms=int(patience_s * 1000))
         try:
             answer = self._caller.call(partial(run, *feeds, options=options), patience_s + self._grace_s)
@@ -114,7 +116,7 @@ class Calls:
         """A new session, once every ps takes connections."""
         self._overdue()
         for address in self.ps:
-            while not _takes_connections(address):
+            while not takes_connections(address):
                 self._overdue()
                 self._idle()
                 time.sleep(POLL_S)
@@ -123,15 +125,38 @@ class Calls:
     def _overdue(self) -> None:
         if time.monotonic() - self._heard < self.most_s:
             return
-        refusing = [f"ps:{i} on {address}" for i, address in enumerate(self.ps) if not _takes_connections(address)]
+        refusing = [f"ps:{i} on {address}" for i, address in enumerate(self.ps) if not takes_connections(address)]
         silent = ", ".join(refusing) or f"a ps that takes connections ({', '.join(self.ps)})"
         raise GaveUp(f"no answer for {self.most_s:.0f} s from {silent}")
 
 
-def _takes_connections(address: str) -> bool:
+def takes_connections(address: str) -> bool:
+    """Whether somebody listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
             return True
     except OSError:
         return False
+
+
+class Stall:
+    """A wait that is given up when nothing at all has changed for so many seconds."""
+
+    def __init__(self, what: str, most_s: float) -> None:
+        self.what, self.most_s, self._state, self._since = what, most_s, None, time.monotonic()
+
+    def over(self, state: Any) -> bool:
+        """Nothing has changed for too long."""
+        if state != self._state:
+            self._state, self._since = state, time.monotonic()
+        return time.monotonic() - self._since > self.most_s
+
+    def look(self, counts: list[tuple[int, ...]], least: int = 0) -> None:
+        """Go on waiting; raises GaveUp, naming the workers that have fewer than ``least`` gradients somewhere."""
+        if self.over(counts):
+            slow = [f"worker:{w}" for w, least_w in enumerate(map(min, zip(*counts, strict=True))) if least_w < least]
+            raise GaveUp(f"{self} from {', '.join(slow) or 'worker:0'}")
+
+    def __str__(self) -> str:
+        return f"has waited for {self.what} for {self.most_s:.0f} s, and nothing has come"

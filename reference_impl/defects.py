@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import faulty_clients as clients
 from . import faulty_membership as membership
 from . import faulty_modes as modes
+from . import faulty_network as network
 from . import faulty_optimizers as optimizers
 from . import faulty_recovery as recovery
 from . import faulty_shards as shards
@@ -100,6 +101,11 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "schedule-restarts": optimizers.ScheduleRestarts,
     "drops-early": membership.DropsEarly,
     "never-taken-back": membership.NeverTakenBack,
+    "timeout-drops": network.TimeoutDrops,
+    "retry-as-second": network.RetryAsSecond,
+    "ack-from-cut": network.AckFromCut,
+    "backoff-unbounded": network.BackoffUnbounded,
+    "heartbeat-apart": network.HeartbeatApart,
 }
 """Of the chief, where the bug is its own; it has those of all workers, too."""
 

@@ -67,7 +67,7 @@ def _raise_epoch(shard: RecoverableShard, epoch: Tensor) -> Tensor:
         return shard.section.execute(write)
 
 
-class _Twice(RecoveringWorker):
+class Twice(RecoveringWorker):
     """Has a way to apply what was written last once more, past epoch and counters."""
 
     def _build(self) -> None:
@@ -92,7 +92,7 @@ def _subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
         return shard.section.execute(write)
 
 
-class NoFence(_Twice):
+class NoFence(Twice):
     """What it had in hand when it was rolled back it delivers first, to servers that take it whatever it is."""
 
     def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
@@ -279,7 +279,7 @@ class _Returns(RecoveringWorker):
             self.first = self.next
 
 
-class CountsTwice(_Twice, _Returns):
+class CountsTwice(Twice, _Returns):
     """Sends its first gradient after it has come back once more, to servers that add it again."""
 
     def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:

@@ -15,6 +15,7 @@ be restored, and nobody has to train again who is not there any more.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,11 +28,15 @@ import tensorflow as tf
 from psconform.layout import Task
 from psconform.probe import Probe
 
-from .calls import PATIENCE_S, POLL_S, Calls, GaveUp
+from .calls import PATIENCE_S, POLL_S, Calls, GaveUp, Stall
 from .checkpoint import Store
 from .recoverable import DONE, LEFT, OPEN, OUT, TRAINS, Look, RecoverableShard
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, session_config
+
+SLOWEST = 8e6
+"""Bytes a second: with a large state a call has so much longer. A machine whose memory is new to a ps that was started
+again takes seconds for a push that takes milliseconds later, and one that is broken off is paid for again."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class RecoveringWorker(Worker):
     """A worker that goes on after its own death, that of any other task, or a stop of either."""
 
     shard_type = RecoverableShard
+    calls_type = Calls
     round_patience_s = PATIENCE_S  # after so long it looks who has not come to a round
     shards: list[Any]  # of RecoverableShard
 
@@ -77,8 +83,12 @@ class RecoveringWorker(Worker):
         self._left_behind: list[Any] = []  # sessions: forgetting one would close it
         self._values: Values = []  # what was read last, of this epoch
         self.absent: list[str] = []  # who had not come when the final read was made
-        self.calls = Calls(cluster["ps"], most_s=recovery.give_up_s, connect=self._connect, idle=self._unless_over)
+        self.calls = self.calls_type(
+            cluster["ps"], most_s=recovery.give_up_s, connect=self._connect, idle=self._unless_over
+        )
         super().__init__(cluster, probe, config)
+        if not config.drop_after:  # there, how long a round is waited for is declared
+            self.calls.carry_s = max(4 * math.prod(shard.shape) for shard in self.shards) / SLOWEST
 
     def _build(self) -> None:
         super()._build()
@@ -373,25 +383,3 @@ class RecoveringWorker(Worker):
         """Tell every ps how far this worker has come."""
         while self._ask(self._run_mark, mark) is None:
             pass  # bounded by `Calls`
-
-
-class Stall:
-    """A wait that is given up when nothing at all has changed for so many seconds."""
-
-    def __init__(self, what: str, most_s: float) -> None:
-        self.what, self.most_s, self._state, self._since = what, most_s, None, time.monotonic()
-
-    def over(self, state: Any) -> bool:
-        """Nothing has changed for too long."""
-        if state != self._state:
-            self._state, self._since = state, time.monotonic()
-        return time.monotonic() - self._since > self.most_s
-
-    def look(self, counts: list[tuple[int, ...]], least: int = 0) -> None:
-        """Go on waiting; raises GaveUp, naming the workers that have fewer than ``least`` gradients somewhere."""
-        if self.over(counts):
-            slow = [f"worker:{w}" for w, least_w in enumerate(map(min, zip(*counts, strict=True))) if least_w < least]
-            raise GaveUp(f"{self} from {', '.join(slow) or 'worker:0'}")
-
-    def __str__(self) -> str:
-        return f"has waited for {self.what} for {self.most_s:.0f} s, and nothing has come"

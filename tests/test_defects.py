@@ -7,9 +7,11 @@ from psconform.reference_impl.defects import RECOVERING, WORKERS
 from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
-from psconform.layout import UPDATES
+from psconform.faults.random_plan import drawn_plan
+from psconform.layout import UPDATES, Layout
 from psconform.targets.defects import DEFECTS
 
+RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
 
 
@@ -34,6 +36,27 @@ def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     witness = run.verdicts[meant].witness
     assert 1 <= len(witness) <= 10
     assert any("worker:" in line or "every gradient" in line or "nonces" in line for line in witness), witness
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if defect.kill and defect.faults])
+def test_defect_that_a_kill_shows_is_shown_by_the_network_too(judge, name, update):
+    defect = DEFECTS[name]
+    run = judge(layout=defect.layout, update=update, defect=name, steps=defect.steps, **defect.network_options)
+    assert defect.meant_in(update) in run.violated, run.explain()
+    assert set(run.violated) <= defect.concerns, run.explain()
+
+
+@pytest.mark.psconform
+@pytest.mark.parametrize(("name", "update"), [case for case in CASES if DEFECTS[case[0]].faults])
+def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, update):
+    layout, kind = Layout(ps=2, workers=3, update=update), "random:latency"
+    plans = {seed: drawn_plan(kind, layout=layout, steps=100, seed=seed) for seed in range(100)}
+    seed = next(seed for seed, plan in plans.items() if all(("ms", 5) in f.amounts for f in plan))
+    options = {**DEFECTS[name].network_options, "faults": kind}
+    run = judge(layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
+    assert run.exit_code == 0, run.explain()
 
 
 @pytest.mark.psconform
@@ -89,7 +112,7 @@ def test_one_worker_more_than_840_divides(judge):
 
 def test_registry_and_trainer_know_the_same_defects():
     assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS) | set(RECOVERING)) - {""}
-    assert {name for name, defect in DEFECTS.items() if defect.kill} == set(RECOVERING) - {""}
+    assert {name for name, defect in DEFECTS.items() if defect.recovers} == set(RECOVERING) - {""}
 
 
 @pytest.mark.parametrize(
@@ -121,11 +144,23 @@ def test_registry_and_trainer_know_the_same_defects():
         (
             "checkpoint-unchecked",
             {"kill": "ps:0@20", "checkpoint_every": 5},
-            "--faults: defect checkpoint-unchecked needs a fault of kind full, got 'none'. Give --faults .*full.toml",
+            "--faults: defect checkpoint-unchecked needs 2 of full the folder for checkpoints, got .*Give --faults",
         ),
         ("drop-gradient", {"kill": "ps:0@30"}, "--kill: defect drop-gradient has no recovery, got 'ps:0@30'"),
         ("drop-gradient", {"stop": "ps:0@1s..3s"}, "--stop: defect drop-gradient has no recovery"),
         ("drop-gradient", {"checkpoint_every": 10}, "--checkpoint-every: defect drop-gradient has no recovery, got 10"),
+        ("ack-from-cut", {}, r"--faults: .* needs reset mute worker:1, got 'none'. Give --faults 'fault = \[{kind ="),
+        (
+            "ack-from-cut",
+            {"kill": "ps:0@30"},
+            "--faults: defect ack-from-cut needs reset mute worker:1, got 'kill ps:0@30'",
+        ),
+        ("ack-from-cut", {"faults": RESET, "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
+        ("timeout-drops", {"faults": RESET}, "needs stall mute worker:1, got 'reset mute worker:1@9"),
+        ("backoff-unbounded", {"faults": RESET}, "needs 3 of reset isolate worker:1, got"),
+        ("third-strike", {"faults": RESET}, "needs 3 of stall isolate worker:0, got"),
+        ("third-strike", {}, "--kill: defect third-strike needs it, got 'none'. Give --kill ps:0@20"),
+        ("drop-gradient", {"faults": RESET}, "--faults: defect drop-gradient has no recovery"),
         ("", {"compression": "topk"}, "--compression: needs --workload dense-ledger"),
         ("", {"workload": "dense-ledger", "compression": "zip"}, "no such compression, got 'zip'; valid: none, topk"),
     ],

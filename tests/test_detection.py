@@ -128,16 +128,20 @@ def cluster(monkeypatch, tmp_path):
     return fake
 
 
-@pytest.mark.parametrize("option", [[], ["--recovery"]])
+SERIES = {
+    "": lambda defect: not (defect.recovers or defect.poison),
+    "--recovery": lambda defect: bool(defect.kill or defect.poison),
+    "--network": lambda defect: bool(defect.faults),
+}
+
+
+@pytest.mark.parametrize("option", [[], ["--recovery"], ["--network"]])
 def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster, capsys, tmp_path, option):
     page = tmp_path / "detection.md"
     cluster.registry(DEFECTS)
     assert cluster.call(*option, "--runs", "3", "--healthy", "8", "--write", str(page)) == 0
     places = [
-        (n, update)
-        for n, defect in DEFECTS.items()
-        for update in defect.updates
-        if bool(defect.kill or defect.poison) == bool(option)
+        (n, update) for n, defect in DEFECTS.items() for update in defect.updates if SERIES["".join(option)](defect)
     ]
     assert len(cluster.calls) == 3 * len(places) + 8
     text = page.read_text(encoding="utf-8")
@@ -152,7 +156,8 @@ def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster,
     assert {call["update"] for call in healthy} == {"sync", "async"}
     assert len({call["layout"] for call in healthy}) > 2
     assert len({json.dumps(call, sort_keys=True) for call in cluster.calls}) == len(cluster.calls)
-    assert all(bool(call.get("kill") or call.get("poison")) == bool(option) for call in cluster.calls)
+    struck = {"": "", "--recovery": "kill", "--network": "faults"}["".join(option)]
+    assert {name for call in cluster.calls for name in ("kill", "faults") if call.get(name)} == {struck} - {""}
 
 
 def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_path):
@@ -163,6 +168,21 @@ def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_pat
     assert struck == {"ps", "worker"}
     assert any(task.startswith("worker:0@") for case in cases for task in case.options["kill"])
     assert any(len(case.options["kill"]) == 2 for case in cases)
+
+
+@pytest.mark.parametrize("series", ["recovery", "network"])
+def test_what_shows_a_defect_is_accepted(tmp_path, series):
+    for name in detection.of_series(series):
+        for update in DEFECTS[name].updates:
+            (case,) = detection.defect_cases(name, update, 1, series=series)
+            make_plan("reference", out=tmp_path / "run", update=update, seed=0, defect=name, **case.options)
+
+
+def test_healthy_networks_can_be_planned_and_only_links_are_struck(tmp_path):
+    for case in detection.healthy_networks(100):
+        plan = make_plan("reference", out=tmp_path / "run", update=case.update, seed=case.seed, **case.options)
+        assert plan.faults
+        assert all(fault.links for fault in plan.faults)
 
 
 def test_what_has_been_run_is_not_run_again(cluster):

@@ -262,6 +262,36 @@ def test_plans_that_do_not_go_with_other_options(options, says, tmp_path):
     assert says in str(error.value)
 
 
+def test_a_plan_may_be_given_as_its_text(tmp_path):
+    text = 'fault = [{kind = "term", task = "ps:0", at = 9}]'
+    (tmp_path / "plan.toml").write_text(entry(kind="term", task="ps:0", at=9), encoding="utf-8")
+    for said in (text, tmp_path / "plan.toml", entry(kind="term", task="ps:0", at=9)):
+        assert make_plan(out=tmp_path, faults=said).faults == make_plan(out=tmp_path, faults=text).faults
+    with pytest.raises(BadInput, match="--faults: fault 1: at: is missing"):
+        make_plan(out=tmp_path, faults='fault = [{kind = "term", task = "ps:0"}]')
+
+
+def test_phases_of_the_target_are_drawn_and_others_are_never_waited_for():
+    phases = {"checkpointing": "worker:0", "restoring": "worker:0", "delivering": "worker"}
+    drawn = [
+        fault
+        for seed in range(300)
+        for fault in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed, phases=phases)
+    ]
+    said = {(fault.when.phase, fault.where) for fault in drawn if fault.when.phase in phases}
+    assert {phase for phase, _ in said} == {"checkpointing", "delivering"}  # nobody may ever restore
+    assert {where for phase, where in said if phase == "checkpointing"} <= {"worker", "worker:0"}
+    assert any(fault.when.task not in ("", str(fault.task)) for fault in drawn)
+    without = [f for seed in range(300) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)]
+    assert {fault.when.phase for fault in without} == {"", "before-push", "after-push"}
+
+
+def test_ps_and_workers_are_struck_alike():
+    drawn = [f for seed in range(500) for f in drawn_plan("random:kill", layout=LAYOUT, steps=STEPS, seed=seed)]
+    share = sum(fault.task.job == "ps" for fault in drawn) / len(drawn)
+    assert 0.4 < share < 0.6
+
+
 def test_faults_are_values():
     (fault,) = parsed(entry(kind="term", task="ps:0", at=9))
     assert {fault: 1}[Fault(kind="term", task=Task("ps", 0), when=When("before-push", 9), restart_after_s=1.0)] == 1

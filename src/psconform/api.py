@@ -165,7 +165,7 @@ def judge(
         kill: tasks to SIGKILL, and when: ``"ps:0@20"``, ``"worker:1@after-push:35"``, ``"ps:0@2s"``, or several.
         stop: tasks to SIGSTOP, and until when: ``"worker:0@10..15"``, ``"ps:0@1s..3s"``.
         poison: workers whose gradient of a step is NaN or Inf: ``"worker:1@20"``, ``"worker:1@20=inf"``.
-        faults: the path of a fault plan (docs/faults.md), or ``"random"``, ``"random:stall,kill"``.
+        faults: the path of a fault plan (docs/faults.md), or its text, or ``"random"``, ``"random:stall,kill"``.
         restart_after: seconds, or ``"500ms"``, after which a killed task is started again; None or ``"never"``.
         checkpoint_every: steps of the chief between checkpoints, or a time such as ``500ms``; by default 50 steps with
             faults, else 0: none.

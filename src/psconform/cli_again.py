@@ -69,15 +69,7 @@ def shrink(
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}")
     with Session() as session, tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch:
-        number = 0
-
-        def fails(smaller: Plan) -> bool:
-            nonlocal number
-            number += 1
-            place = Path(scratch) / f"{number:04}"
-            session.run(replace(smaller, out=place))
-            judged = judge_folder(place)
-            return again.same_verdict(before, judged.exit_code, again.violated_in(judged))
+        fails = again.Fails(before, session, Path(scratch))
 
         def tell(tried: Try) -> None:
             word = f"still fails, {_size(tried.plan)}" if tried.taken else "does not"
@@ -92,7 +84,7 @@ def shrink(
     result = Run(judged)
     print_run(result.as_dict(), result.text(), as_json=as_json)
     if not as_json:
-        sys.stdout.write(f"shrunk to {_size(smallest)} in {number} runs\n")
+        sys.stdout.write(f"shrunk to {_size(smallest)} in {fails.runs} runs\n")
     raise typer.Exit(judged.exit_code)
 
 

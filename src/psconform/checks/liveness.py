@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import OK, OVER, History, Struck
+from ..history.model import OVER, History, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 
@@ -69,7 +69,7 @@ def windowed_budgets(history: History) -> Verdict:
 
 def _spaced(history: History, faults: list[Struck]) -> list[Struck]:
     """The faults after each of which but the last there was an accepted update before the next one."""
-    times = [worker.pushes.answered[worker.pushes.outcome == OK] for worker in history.workers]
+    times = [worker.acked_ns for worker in history.workers]  # what was rolled back later was progress, too
     accepted = np.sort(np.concatenate(times)) if times else np.zeros(0, np.int64)
     found: list[Struck] = []
     for fault in faults:

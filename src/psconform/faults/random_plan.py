@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput
-from ..layout import Layout
+from ..layout import Layout, Task
 from .fault import Fault
 from .kinds import ENDING, KINDS, LEFT_OPEN, NETWORK, PROCESS
 from .partitions import OF_ALL, OF_ONE, region
@@ -17,8 +18,15 @@ RANDOM = "random"
 DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK) and kind.evidence != LEFT_OPEN)
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
 can ask for it, and a slow close shows only beside a fault that ends connections."""
-MOST = 3
+LEAST, MOST, ATTEMPTS = 4, 6, 4
 LONGEST_STEPS, LONGEST_S = 10, 1.5
+OUTLASTS_S = (2.5, 4.0)
+"""Half of those that last for a time last so long: what is wrong with a deadline shows only after it."""
+UNTIL, ELSEWHERE, AT_A_PHASE = 0.3, 0.3, 0.2
+"""The share of faults that last until a step; that strike where another worker is, so in the middle of whatever theirs
+does then; and at a phase that the target says of itself, such as checkpointing."""
+UNSURE = ("restoring",)
+"""Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 1.0)
 AMOUNTS: dict[str, tuple[int, ...]] = {
     "ms": (5, 20, 100),
@@ -33,8 +41,12 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
 }
 
 
-def drawn_plan(text: str, *, layout: Layout, steps: int, seed: int) -> tuple[Fault, ...]:
-    """The faults that ``random`` or ``random:KIND,KIND`` stands for: one to three, no two of one process.
+def drawn_plan(
+    text: str, *, layout: Layout, steps: int, seed: int, phases: Mapping[str, str] | None = None
+) -> tuple[Fault, ...]:
+    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to six, no two of one process.
+
+    ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``.
 
     Raises:
         BadInput: a kind that there is not, or that is not drawn.
@@ -45,17 +57,46 @@ def drawn_plan(text: str, *, layout: Layout, steps: int, seed: int) -> tuple[Fau
         if name not in DRAWN:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=DRAWN)
     generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(kinds)}")
-    return draw(generator, kinds, layout=layout, steps=steps)
+    return draw(generator, kinds, layout=layout, steps=steps, phases=phases)
 
 
-def draw(generator: random.Random, kinds: Sequence[str] = DRAWN, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
-    """One to three faults of these kinds, no two of one process."""
+def draw(
+    generator: random.Random,
+    kinds: Sequence[str] = DRAWN,
+    *,
+    layout: Layout,
+    steps: int,
+    phases: Mapping[str, str] | None = None,
+) -> tuple[Fault, ...]:
+    """Four to six faults of these kinds, fewer where they would clash; no two of one process.
+
+    Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
+    """
+    sorts = _sorts(kinds, layout)
+    generator.shuffle(sorts)
     faults: list[Fault] = []
-    for _ in range(generator.randint(1, MOST)):
-        fault = _draw(generator, generator.choice(kinds), layout=layout, steps=steps)
-        if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
-            faults.append(fault)
+    for number in range(generator.randint(LEAST, MOST)):
+        names, tasks = sorts[number % len(sorts)]
+        for _ in range(ATTEMPTS):
+            name, task = generator.choice(names), generator.choice(tasks)
+            fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {})
+            if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
+                faults.append(fault)
+                break
     return tuple(faults)
+
+
+def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[Task]]]:
+    """Kinds that are alike in what they do, and whom they strike: what ends a ps, what ends a worker, and so on."""
+    jobs = [[task for task in layout.tasks if task.job == job] for job in sorted({t.job for t in layout.tasks})]
+    alike: dict[tuple[str, bool, str], list[str]] = {}
+    for name in kinds:
+        kind = KINDS[name]
+        shown_by = kind.evidence if kind.of == NETWORK else ""  # links end, hold back, or slow down
+        alike.setdefault((kind.of, kind.restarts, shown_by), []).append(name)
+    return [
+        (names, tasks) for (_, ends, _), names in alike.items() for tasks in (jobs if ends else [list(layout.tasks)])
+    ]
 
 
 def _clash(fault: Fault, other: Fault) -> bool:
@@ -66,26 +107,40 @@ def _clash(fault: Fault, other: Fault) -> bool:
     return fault.kind in ENDING and (other.task in ends or bool(set(fault.links) & set(other.links)))
 
 
-def _draw(generator: random.Random, name: str, *, layout: Layout, steps: int) -> Fault:
+def _draw(
+    generator: random.Random, name: str, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]
+) -> Fault:
     kind = KINDS[name]
     if name == "late":
-        lasts_s = round(generator.uniform(0.2, LONGEST_S), 2)
-        return Fault(kind=name, task=generator.choice(layout.tasks), when=When(), lasts_s=lasts_s)
-    step = generator.randrange(max(1, steps * 3 // 4))
-    when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
+        return Fault(kind=name, task=task, when=When(), lasts_s=round(generator.uniform(0.2, LONGEST_S), 2))
+    when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
     said: dict[str, Any] = {"kind": name, "when": when}
     if kind.restarts:
         said["restart_after_s"] = generator.choice(RESTARTS_S)
     if kind.lasts:
-        if step + 1 < steps and generator.random() < 0.5:
+        step = steps if when.step is None else when.step
+        if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            said["lasts_s"] = round(generator.uniform(0.2, LONGEST_S), 2)
+            shortest, longest = OUTLASTS_S if generator.random() < 0.5 else (0.2, LONGEST_S)
+            said["lasts_s"] = round(generator.uniform(shortest, longest), 2)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
-        return Fault(task=generator.choice(layout.tasks), **said)
+        return Fault(task=task, **said)
     where = generator.choice(_regions(layout, one_way=name == "refuse"))
     return Fault(region=where, links=region(where, layout=layout, place="--faults"), **said)
+
+
+def _when(generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]) -> When:
+    """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself."""
+    said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
+    said = [phase for phase in said if phase not in UNSURE]
+    if said and generator.random() < AT_A_PHASE:
+        return When(generator.choice(said))
+    when = When(generator.choice((BEFORE_PUSH, "after-push")), generator.randrange(max(1, steps * 3 // 4)))
+    if generator.random() < ELSEWHERE:
+        return replace(when, task=str(generator.choice(layout.worker_tasks)))
+    return when
 
 
 def _amount(generator: random.Random, kind: str, name: str) -> int:

@@ -35,7 +35,17 @@ def decode_worker(
     after = np.searchsorted(answers.acked_at, at)
     found, shards = decode_reads(file, reads, after=after, folder=folder, manifest=manifest)
     residual = _residual(file, last_push=int(answers.seq.max(initial=-1)), folder=folder, manifest=manifest)
-    return Worker(task.index, found, answers.pushes(at), answers.acked, file.ended, file.start.boot, residual), shards
+    worker = Worker(
+        task.index,
+        found,
+        answers.pushes(at),
+        answers.acked,
+        file.ended,
+        file.start.boot,
+        residual,
+        acked_ns=column(answers.told, "mono_ns")[answers.ok],
+    )
+    return worker, shards
 
 
 def _residual(file: EventFile, *, last_push: int, folder: Path, manifest: Manifest) -> Values | None:

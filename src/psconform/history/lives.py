@@ -39,6 +39,7 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         reads=_reads(workers, read_before, acked_before),
         pushes=_pushes(workers, read_before, before, steps=steps),
         acked=np.concatenate([worker.acked for worker in workers]),
+        acked_ns=np.concatenate([worker.acked_ns for worker in workers]),
         residual=workers[-1].residual,
         joins=tuple(_joins(workers, read_before)),
     )

@@ -39,9 +39,10 @@ class Join:
 class Worker:
     """What one worker recorded.
 
-    ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements. A record that has ``ended`` is
-    whole; of any other the end may be missing, so that what is not in it may have happened all the same. ``residual``
-    is what a compression with error feedback had not sent in the end, [V, slots].
+    ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, and ``acked_ns`` when each was,
+    also of what was rolled back since. A record that has ``ended`` is whole; of any other the end may be missing, so
+    that what is not in it may have happened all the same. ``residual`` is what a compression with error feedback had
+    not sent in the end, [V, slots].
     """
 
     index: int
@@ -52,6 +53,7 @@ class Worker:
     boot: str = ""  # of its machine; empty: not known
     residual: Values | None = None
     joins: tuple[Join, ...] = ()
+    acked_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __str__(self) -> str:
         return f"worker:{self.index}"

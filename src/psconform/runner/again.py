@@ -18,6 +18,7 @@ from ..targets.reference import find_target
 from .options import check_faults, check_phases
 from .plan import FAULTS, Plan
 from .series import Series
+from .session import Session
 from .slow import with_faults, without_faults
 from .verdicts import Judged, judge_folder
 
@@ -128,6 +129,24 @@ def same_verdict(before: Judged, exit_code: int, violated: Sequence[str]) -> boo
     if before.exit_code != exit_code:
         return False
     return exit_code != 1 or bool(set(violated) & set(violated_in(before)))
+
+
+@dataclass
+class Fails:
+    """Runs a plan once, in a scratch folder; whether it fails as a stored run did. ``runs`` counts."""
+
+    before: Judged
+    session: Session
+    scratch: Path
+    runs: int = 0
+
+    def __call__(self, plan: Plan) -> bool:
+        """Whether one of the same guarantees is violated."""
+        self.runs += 1
+        folder = self.scratch / f"{self.runs:04}"
+        self.session.run(dataclasses.replace(plan, out=folder))
+        judged = judge_folder(folder)
+        return same_verdict(self.before, judged.exit_code, violated_in(judged))
 
 
 def replayed(folder: Path, *, times: int, out: Path) -> Replay:

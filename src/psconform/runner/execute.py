@@ -199,11 +199,14 @@ class _Execution:
                 moved = time.monotonic()
             self._notify()
             self.strikes.tick(heard_s=time.monotonic() - moved)
-            if self.strikes.pending:
+            trains = any(self.states[task] == "running" for task in self.layout.worker_tasks)
+            if not trains and not self.strikes.starting:
+                self.strikes.heal_all()  # nobody is left to show an effect, or its end
+            if self.strikes.lasting:
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
-            if time.monotonic() - max(moved, healed) > patience:
+            if not self.strikes.pending and time.monotonic() - max(moved, healed) > patience:
                 self.stalled = True
                 self.reasons.append(f"stopped: no task made progress for {patience:.0f} s")
                 ask_for_stacks(self.folder, self.launcher, self.lives)

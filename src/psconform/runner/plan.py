@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BadInput
 from ..faults.fault import Fault
-from ..faults.plan import load_plan
+from ..faults.plan import load_plan, parse_plan
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
@@ -41,6 +42,8 @@ CHECKPOINT_EVERY = 50
 PATIENCE_S = 60.0
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
+_TEXT = re.compile(r"\s*(\[\[fault\]\]|fault\s*=)")
+"""How the text of a plan begins, and no path."""
 
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
@@ -215,11 +218,11 @@ def make_plan(
         if not least <= value <= most:
             raise BadInput(option, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
-    drawn = _planned(faults, shape, steps=steps, seed=seed)
-    counted = with_faults(parse_batches(batches, layout=shape, steps=steps), drawn, layout=shape)
-    check_leaving(defect, counted)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
+    by_plan = _planned(faults, shape, steps=steps, seed=seed, phases=found.phases)
+    counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
+    check_leaving(defect, counted)
     if workload not in found.workloads:
         raise BadInput(
             "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
@@ -228,13 +231,15 @@ def make_plan(
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
-    planned = (*short, *drawn)
+    planned = (*short, *by_plan)
     check_faults(planned)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)
     check_batches(counted, shape, workload=workload, target=found, faults=planned)
     every, seconds = _interval(checkpoint_every)
     interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect)
+    if defect:
+        check_recovery(defect, planned, interval, layout=shape, steps=steps, drawn=_is_drawn(faults))
     return Plan(
         target=found,
         layout=shape,
@@ -264,18 +269,25 @@ def make_plan(
     )
 
 
-def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int) -> tuple[Fault, ...]:
-    """The faults of ``--faults``: a file, or ``random[:KINDS]``; raises BadInput."""
+def _planned(
+    given: str | Path, layout: Layout, *, steps: int, seed: int, phases: Mapping[str, str] | None
+) -> tuple[Fault, ...]:
+    """The faults of ``--faults``: a file, a plan's text itself, or ``random[:KINDS]``; raises BadInput."""
     if not isinstance(given, str | Path):
         raise BadInput("--faults", "must be the path of a plan, or random", value=given)
     if not str(given):
         return ()
-    drawn = str(given).partition(":")[0] == RANDOM
-    if drawn and layout.all_reduce:
+    if _is_drawn(given) and layout.all_reduce:
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
-    if drawn:
-        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed)
+    if _is_drawn(given):
+        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases)
+    if isinstance(given, str) and _TEXT.match(given):
+        return parse_plan(given, place="--faults", layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)
+
+
+def _is_drawn(given: str | Path) -> bool:
+    return str(given).partition(":")[0] == RANDOM
 
 
 def _interval(every: int | str | None) -> tuple[int | None, float]:
@@ -319,6 +331,4 @@ def _checked_interval(
     interval = (usual if faults or layout.drop_after else 0) if every is None else every
     if layout.drop_after and not interval and not seconds:
         raise BadInput("--drop-after", "needs a job that recovers: --checkpoint-every", value=spell(layout.drop_after))
-    if defect:
-        check_recovery(defect, given, interval)
     return interval

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ..errors import BadInput
 from ..faults.fault import Fault
+from ..faults.plan import parse_plan
 from ..faults.when import BEFORE_PUSH, PHASES, When
-from ..layout import Task
+from ..layout import Layout, Task
 from ..targets.defects import DEFECTS
 
 
@@ -24,10 +25,13 @@ def check_leaving(name: str, given: Sequence[tuple[str, int]]) -> None:
         raise BadInput("--batches", f"defect {name} needs it", value="none", hint=hint)
 
 
-def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
+def check_recovery(
+    name: str, faults: Sequence[Fault], every: int, *, layout: Layout, steps: int, drawn: bool = False
+) -> None:
     """Raises BadInput if a defect cannot show with these faults, and a checkpoint every so many steps.
 
-    The trainer of a defect that is none of recovery does not recover.
+    The trainer of a defect that is none of recovery does not recover. A plan that is ``drawn`` may show it or not: that
+    is what it is drawn for.
     """
     defect = DEFECTS[name]
     poisons = [fault for fault in faults if fault.kind == "poison"]
@@ -36,12 +40,50 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     if defect.poison and not poisons:
         raise BadInput("--poison", f"defect {name} needs it", value="none", hint=f"Give --poison {defect.poison[0]}")
     faults = [fault for fault in faults if fault.outside]
-    if not defect.kill:
+    if not defect.recovers:
         if faults:
             raise BadInput(faults[0].option, f"defect {name} has no recovery", value=str(faults[0]))
         if every:
             raise BadInput("--checkpoint-every", f"defect {name} has no recovery", value=every)
         return
+    by_plan = defect.faults and not (defect.kill and all(fault.kind == "kill" for fault in faults))
+    if by_plan and not drawn:
+        _check_plan(name, faults, layout=layout, steps=steps)
+    elif not drawn:
+        _check_kills(name, faults, every)
+    if not every:
+        raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
+
+
+def _check_plan(name: str, faults: Sequence[Fault], *, layout: Layout, steps: int) -> None:
+    """Raises BadInput where a fault is missing that is like each of those that a defect of the network needs."""
+    defect = DEFECTS[name]
+    needed = parse_plan(defect.plan, place=f"defect {name}", layout=layout, steps=steps)
+    left = list(faults)
+    for fault in needed:
+        alike = next((given for given in left if _alike(given, fault)), None)
+        if alike is None:
+            given = " ".join(f"{fault.kind} {fault}" for fault in faults) or "none"
+            problem = f"defect {name} needs {f'{len(needed)} of ' if len(needed) > 1 else ''}{fault.kind} {fault.of}"
+            raise BadInput("--faults", problem, value=given, hint=f"Give --faults '{defect.plan}'")
+        left.remove(alike)
+
+
+def _alike(fault: Fault, needed: Fault) -> bool:
+    """Of the same kind, and of the same job, or between the same jobs in the same directions."""
+    job = needed.task.job if needed.task is not None else ""
+    if fault.kind != needed.kind or (fault.task.job if fault.task is not None else "") != job:
+        return False
+    return _directions(needed) <= _directions(fault)
+
+
+def _directions(fault: Fault) -> set[tuple[str, str]]:
+    return {(link.source.job, link.destination.job) for link in fault.links}
+
+
+def _check_kills(name: str, faults: Sequence[Fault], every: int) -> None:
+    """Raises BadInput where a kill is missing, or comes too early."""
+    defect = DEFECTS[name]
     for needed in defect.kill:
         alike = [fault for fault in faults if _serves(fault, needed)]
         if not alike:
@@ -49,11 +91,6 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
             raise BadInput("--kill", f"defect {name} needs it", value=given, hint=f"Give --kill {needed}")
         if all(fault.restart_after_s is None for fault in alike):
             raise BadInput("--restart-after", f"defect {name} needs a task that comes back", value="never")
-    if defect.disk and all(fault.kind != defect.disk for fault in faults):
-        hint = f"Give --faults {defect.plan}"
-        raise BadInput("--faults", f"defect {name} needs a fault of kind {defect.disk}", value="none", hint=hint)
-    if not every:
-        raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
     if len(faults) < len(defect.kill):
         hint = " ".join(f"--kill {needed}" for needed in defect.kill)
         problem = f"defect {name} needs {len(defect.kill)} of them"

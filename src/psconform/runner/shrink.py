@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from ..errors import BadInput
 from ..faults.fault import Fault
-from ..faults.when import When
 from ..layout import Layout
 from .again import changed
 from .plan import Plan
@@ -122,5 +121,5 @@ def _earlier(fault: Fault) -> Fault:
     by = fault.when.step - fault.when.step // 2
     until = fault.until
     if until is not None and until.step is not None:
-        until = When(until.phase, until.step - by)
-    return dataclasses.replace(fault, when=When(fault.when.phase, fault.when.step - by), until=until)
+        until = dataclasses.replace(until, step=until.step - by)
+    return dataclasses.replace(fault, when=dataclasses.replace(fault.when, step=fault.when.step - by), until=until)

@@ -16,7 +16,9 @@ from ..layout import Task
 from ..probe import EventLog
 
 EFFECT_S = 10.0
-"""A signal that has shown no effect after this long is not evidence of a fault, nor is anything then still to heal."""
+"""A signal that has shown no effect after this long is not evidence of a fault."""
+GONE_S = 5.0
+"""Nor is there more to see of an end that nothing of the target has shown for this long: the proxy's word has to do."""
 STANDSTILL_S = 1.0
 """What everybody waits for the end of is healed after this long: the step that was to end it never comes."""
 
@@ -86,6 +88,17 @@ class Strikes:
         """Something is still to be healed: a task to be started again or continued, a link to be mended."""
         going_on = ("sending", "striking", "struck", "healing")
         return any(state.status in going_on and state.fault.heals for state in self._states)
+
+    @property
+    def lasting(self) -> bool:
+        """Something has not even been taken away yet; until then nobody owes progress."""
+        return any(state.status in ("striking", "struck") and state.fault.heals for state in self._states)
+
+    @property
+    def starting(self) -> bool:
+        """A task has ended, or is about to, and is to be started again."""
+        states = (state for state in self._states if state.status in ("striking", "struck"))
+        return any(state.injector.starts and state.fault.heals for state in states)
 
     def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
@@ -255,7 +268,7 @@ class Strikes:
         self._let_go(state)
 
     def _watch_healing(self, state: _State, now: float) -> None:
-        healed = state.injector.healed() or (state.injector.gone() if now - state.since > EFFECT_S else "")
+        healed = state.injector.healed() or (state.injector.gone() if now - state.since > GONE_S else "")
         if not healed:
             return
         if not state.struck and (evidence := state.injector.evidence()):  # its end has shown that it was there

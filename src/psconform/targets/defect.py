@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..layout import NAMED, Layout
-
-PLANS = Path(__file__).parent / "plans"
-"""Fault plans, one for each kind of fault that a defect may need beside kills."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +21,12 @@ class Defect:
     of ``psconform run``; ``all_reduce``: in a layout without ps.
 
     One of recovery needs tasks that are killed as in ``kill`` and come back after ``restart_after`` (if that is not
-    empty), while a fault of the disk of kind ``disk`` lasts (if that is not empty; ``PLANS``), a checkpoint every
-    ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s`` seconds (0: the usual
-    time); with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs a gradient that is
-    poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
+    empty), a checkpoint every ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s``
+    seconds (0: the usual time); with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs
+    a gradient that is poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
+
+    One of the network or of the disk needs what is in ``faults``: entries of a fault plan, as TOML writes them on one
+    line. With ``kill``, too, it shows with either.
     """
 
     title: str
@@ -45,7 +43,7 @@ class Defect:
     mode: Mapping[str, Any] = field(default_factory=dict)
     all_reduce: bool = False
     kill: tuple[str, ...] = ()
-    disk: str = ""
+    faults: tuple[str, ...] = ()
     poison: tuple[str, ...] = ()
     batches: str = ""
     slow: str = ""
@@ -56,6 +54,16 @@ class Defect:
     def meant_in(self, update: str) -> str:
         """The guarantee that must be called violated in this update mode."""
         return self.meant_async if self.meant_async and update == "async" else self.meant
+
+    @property
+    def recovers(self) -> bool:
+        """It is one of a trainer that recovers, and shows when something breaks."""
+        return bool(self.kill or self.faults)
+
+    @property
+    def plan(self) -> str:
+        """The fault plan that shows it, as ``--faults`` takes it; empty if that is not what it needs."""
+        return f"fault = [{', '.join(f'{{{entry}}}' for entry in self.faults)}]" if self.faults else ""
 
     @property
     def found_by(self) -> str:
@@ -71,7 +79,7 @@ class Defect:
         text += f", {self.compression}" if self.compression != "none" else ""
         text += "".join(f", --{name.replace('_', '-')} {value}" for name, value in self.mode.items())
         text += "".join(f", --kill {fault}" for fault in self.kill)
-        text += f", --faults with {self.disk} meanwhile" if self.disk else ""
+        text += f"{' or' if self.kill else ','} --faults '{self.plan}'" if self.faults else ""
         text += f", --restart-after {self.restart_after}" if self.restart_after else ""
         text += "".join(f", --poison {fault}" for fault in self.poison)
         text += f", --batches {self.batches}" if self.batches else ""
@@ -86,20 +94,24 @@ class Defect:
     @property
     def options(self) -> dict[str, Any]:
         """What a run must be given for it to show, besides its size."""
+        options = self.beside
+        options |= {"kill": list(self.kill)} if self.kill else {"faults": self.plan} if self.faults else {}
+        return options | ({"restart_after": self.restart_after} if self.restart_after else {})
+
+    @property
+    def network_options(self) -> dict[str, Any]:
+        """The same where it is to show by its faults of the network."""
+        return {**self.beside, "faults": self.plan}
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """The same without the faults that strike from outside."""
         options = {"workload": self.workload, "compression": self.compression, **self.mode}
-        options |= {"kill": list(self.kill)} if self.kill else {}
-        options |= {"faults": str(self.plan)} if self.disk else {}
         options |= {"poison": list(self.poison)} if self.poison else {}
-        options |= {"restart_after": self.restart_after} if self.restart_after else {}
         options |= {"batches": self.batches} if self.batches else {}
         options |= {"slow": [self.slow]} if self.slow else {}
         options |= {"checkpoint_every": self.checkpoint_every} if self.checkpoint_every else {}
         return options | ({"patience_s": self.patience_s} if self.patience_s else {})
-
-    @property
-    def plan(self) -> Path:
-        """The fault plan that it needs beside its kills."""
-        return PLANS / f"{self.disk}.toml"
 
     @property
     def layout(self) -> str:

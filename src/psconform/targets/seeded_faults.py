@@ -87,8 +87,7 @@ FAULTY: dict[str, Defect] = {
         updates=SYNC,
         workers=2,
         steps=40,
-        kill=("ps:0@20",),
-        disk="full",
+        faults=('kind = "full", at = 12, until = 24', 'kind = "kill", task = "ps:0", at = 20, restart_after = "0s"'),
         checkpoint_every=5,
     ),
     "cut-in-half": Defect(
@@ -125,6 +124,7 @@ FAULTY: dict[str, Defect] = {
         ("L1",),
         steps=100,
         kill=("ps:0@20", "ps:0@50", "ps:0@80"),
+        faults=tuple(f'kind = "stall", links = "isolate worker:0", at = {at}, for = "3s"' for at in (20, 50, 80)),
         checkpoint_every=10,
         patience_s=8.0,
     ),
@@ -240,5 +240,47 @@ FAULTY: dict[str, Defect] = {
         poison=("worker:1@20",),
         workers=2,
         steps=24,
+    ),
+    "timeout-drops": Defect(
+        "a push that has timed out is taken for failed: its gradient is skipped, and the step recorded as any other",
+        "R1",
+        (*LOST, "S3"),  # one ps may have had it
+        workers=2,
+        steps=40,
+        faults=('kind = "stall", links = "mute worker:1", at = 20, for = "4s"',),
+    ),
+    "retry-as-second": Defect(
+        "a retry on a new connection is taken for another worker's gradient: what is applied already is applied again",
+        "R2",
+        ("R1", "S1", "A1"),
+        workers=2,
+        steps=100,  # a row of fewer would fit into what still passes
+        faults=('kind = "cut", links = "deaf worker:1", at = 20, for = "2s", bytes = 2000',),
+    ),
+    "ack-from-cut": Defect(
+        "a worker takes the end of the connection, in the middle of a push, for its acknowledgement",
+        "R1",
+        (*LOST, "S3"),  # one ps may have had it
+        workers=2,
+        steps=40,
+        faults=('kind = "reset", links = "mute worker:1", at = 20, for = "500ms"',),
+    ),
+    "backoff-unbounded": Defect(
+        "the back-off of a worker doubles without bound, and is never reset",
+        "L1",
+        ("L3",),
+        workers=2,
+        steps=80,
+        faults=tuple(f'kind = "reset", links = "isolate worker:1", at = {at}, for = "500ms"' for at in (20, 40, 60)),
+        patience_s=5.0,
+    ),
+    "heartbeat-apart": Defect(
+        "a worker waits without a deadline as long as a heartbeat, on another connection than the data, is answered",
+        "L1",
+        ("L3",),
+        workers=2,
+        steps=40,
+        faults=('kind = "reset", links = "isolate worker:1", at = 20, for = "500ms"',),
+        patience_s=8.0,
     ),
 }

@@ -1,0 +1,272 @@
+"""How soon drawn fault plans find bugs, and how small they become: every seeded defect that takes a fault to show.
+
+``python benchmarks/chaos_detection.py`` gives each defect and update mode 20 tries of 20 s of cluster time. A try runs
+one cluster after another, each with a plan drawn from the next seed (``--faults random``, all kinds), until a guarantee
+is violated. What the first try finds is shrunk. The healthy trainer gets as many tries, in which nothing may be
+violated.
+
+It resumes, as detection.py does. Exit code 1 if a defect was found in fewer than 19 of 20 tries, a plan could not be
+shrunk to three faults, or the healthy trainer was accused; 2 if tries are missing (--budget, Ctrl-C), else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from detected import LEAST, Result, lower_bound
+from detection import Case, measure, share, stamp, where
+from machine import paragraph
+from rich.console import Console
+
+from psconform import judge
+from psconform.errors import PsconformError
+from psconform.layout import UPDATES
+from psconform.runner.again import Fails, stored_plan
+from psconform.runner.session import Session
+from psconform.runner.shrink import shrink
+from psconform.runner.verdicts import judge_folder
+from psconform.targets.defects import DEFECTS
+
+STORE = Path(__file__).parent / ".detection" / "chaos.jsonl"
+TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
+PATIENCE_S = 6.0
+"""A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
+STEPS, CHECKPOINT_EVERY = 100, 10
+SEEDS = 1000
+"""Seeds of one try: more than it has clusters."""
+SHRUNK = 1
+"""So many tries of each row are shrunk."""
+
+
+def cases_of(name: str, update: str, tries: int) -> list[Case]:
+    """The tries of one defect, or of the healthy trainer: what it needs besides faults, for the usual length."""
+    options: dict[str, Any] = {"checkpoint_every": CHECKPOINT_EVERY, "steps": STEPS}
+    if name:
+        defect = DEFECTS[name]
+        options |= {**defect.beside, "layout": defect.layout, "steps": max(STEPS, defect.steps)}
+    options |= {"faults": "random", "patience_s": PATIENCE_S, "reduction": "mean"}
+    return [Case(defect=name, update=update, seed=number, options=options) for number in range(tries)]
+
+
+def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK) -> Result:
+    """Clusters until a guarantee is violated or the time is over; the folders of a try that is wrong are kept."""
+    result: Result = {"defect": case.defect, "update": case.update, "seed": case.seed, "options": case.options}
+    result |= {"violated": [], "seconds": 0.0, "clusters": 0, "undecided": 0, "faults": None, "shrunk": None}
+    result |= {"statuses": {}, "times_s": {}, "folder": None}
+    seconds = 0.0
+    while seconds < WITHIN_S:
+        place = folder / f"{result['clusters']:02}"
+        options = {**case.options, "update": case.update, "defect": case.defect}
+        try:
+            run = judge(**options, seed=case.seed * SEEDS + result["clusters"], session=session, out=place)
+        except KeyboardInterrupt:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except PsconformError as error:
+            return result | {"error": " ".join(str(error).split()), "folder": str(place)}
+        content = run.as_dict()
+        seconds += content["times_s"]["ended"]
+        result |= {"clusters": result["clusters"] + 1, "seconds": round(seconds, 2)}
+        result["undecided"] += run.exit_code == 2
+        if run.exit_code == 1:
+            result |= {"violated": sorted(run.violated), "faults": len(content["faults"]), "repeat": run.repeat}
+            if case.defect and case.seed < shrinks:
+                result["shrunk"] = shrunk(place, session=session, scratch=folder / "shrink")
+            break
+        shutil.rmtree(place)
+    if is_right(result):
+        shutil.rmtree(folder, ignore_errors=True)
+        return result
+    return result | {"folder": str(folder)}
+
+
+def shrunk(folder: Path, *, session: Session, scratch: Path) -> int:
+    """How many faults are left of the plan of a run: what fails in two of three runs is smaller."""
+    plan = stored_plan(folder, out=scratch)
+    fails = Fails(judge_folder(folder), session, scratch)
+    return len(shrink(plan, fails, k=2, n=3, tell=lambda _: None).faults)
+
+
+def found(result: Result) -> bool:
+    """A guarantee was violated in time."""
+    return bool(result["violated"]) and result["seconds"] <= WITHIN_S
+
+
+def beyond(result: Result) -> set[str]:
+    """Guarantees violated that the defect is not said to break; of the healthy trainer all of them."""
+    return set(result["violated"]) - (DEFECTS[result["defect"]].concerns if result["defect"] else set())
+
+
+def is_right(result: Result) -> bool:
+    """Found, small and for a reason; or healthy, and nothing violated."""
+    if "error" in result or beyond(result):
+        return False
+    return not result["defect"] or (found(result) and (result["shrunk"] or 0) <= MOST_FAULTS)
+
+
+def describe(result: Result) -> str:
+    """One line about one try."""
+    text = result.get("error") or (", ".join(result["violated"]) or "nothing violated")
+    text += f" after {result['seconds']:.1f} s, {result['clusters']} clusters"
+    text += f", shrunk from {result['faults']} to {result['shrunk']} faults" if result["shrunk"] is not None else ""
+    kept = f" ({result['folder']})" if result["folder"] else ""
+    return f"{result['defect'] or 'healthy'} {result['update']} try {result['seed']}: {text}{kept}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """All tries of one defect in one mode, or of the healthy trainer."""
+
+    defect: str
+    update: str
+    results: tuple[Result, ...]
+
+    def count(self, condition: Callable[[Result], object]) -> int:
+        """How many tries are so."""
+        return sum(bool(condition(result)) for result in self.results)
+
+    @property
+    def smallest(self) -> list[int]:
+        """Faults that were left of what was shrunk."""
+        return [result["shrunk"] for result in self.results if result["shrunk"] is not None]
+
+    @property
+    def bad(self) -> bool:
+        """Missed too often, not small, or healthy and accused."""
+        if not self.defect:
+            return self.count(lambda result: result["violated"]) > 0
+        missed = self.count(found) < LEAST * len(self.results)
+        return missed or any(faults > MOST_FAULTS for faults in self.smallest)
+
+    @property
+    def line(self) -> str:
+        """The row of the table."""
+        hits, tries = self.count(found), len(self.results)
+        seconds = [result["seconds"] for result in self.results if found(result)]
+        clusters = [result["clusters"] for result in self.results if found(result)]
+        by = Counter(name for result in self.results for name in result["violated"])
+        names = ", ".join(f"{name} {count}" for name, count in by.most_common()) or "-"
+        sizes = ", ".join(map(str, self.smallest)) or "-"
+        typical = [f"{statistics.median(given):.1f}" if given else "-" for given in (seconds, clusters)]
+        slowest = f"{max(seconds):.1f}" if seconds else "-"
+        figures = f"{hits} of {tries} | {lower_bound(hits, tries):.1%} | {typical[0]} | {slowest} | {typical[1]}"
+        return f"| `{self.defect}` | {self.update} | {figures} | {names} | {sizes} |"
+
+
+def rows_of(results: list[Result]) -> list[Row]:
+    """One row per defect and mode, in the order of the registry, the healthy trainer last."""
+    rows = []
+    for name, update in places():
+        mine = tuple(r for r in results if (r["defect"], r["update"]) == (name, update))
+        rows += [Row(name, update, mine)] if mine else []
+    return rows
+
+
+def names() -> list[str]:
+    """The defects of a trainer that recovers: the others are refused with faults."""
+    return [name for name, defect in DEFECTS.items() if defect.recovers]
+
+
+def places() -> list[tuple[str, str]]:
+    """Each of these in each of its modes, and the healthy trainer ("") in both."""
+    return [*((name, update) for name in names() for update in DEFECTS[name].updates), *(("", u) for u in UPDATES)]
+
+
+def tables(rows: list[Row]) -> str:
+    """Both tables, in Markdown."""
+    head = f"| defect | mode | found in {WITHIN_S:.0f} s | rate at least (95 %) | s (median) | s (most) "
+    lines = [f"{head}| clusters (median) | violated, in tries | shrunk to faults |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---|---:|", *(row.line for row in rows if row.defect)]
+    lines += ["", "| healthy trainer | tries | clusters | violated | undecided clusters |", "|---|---:|---:|---:|---:|"]
+    for row in (row for row in rows if not row.defect):
+        clusters, undecided = (sum(result[name] for result in row.results) for name in ("clusters", "undecided"))
+        accused = row.count(lambda result: result["violated"])
+        lines.append(f"| {row.update} | {len(row.results)} | {clusters} | {accused} | {undecided} |")
+    return "\n".join(lines)
+
+
+def remarks(rows: list[Row], *, asked: int) -> list[str]:
+    """Each try that is not as it should be, and what has not been run yet."""
+    lines = [describe(result) for row in rows for result in row.results if not is_right(result)]
+    done = sum(len(row.results) for row in rows)
+    return lines + ([f"incomplete: {done} of {asked} tries"] if done < asked else [])
+
+
+def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
+    """docs/chaos-detection.md."""
+    about = paragraph(
+        "Nobody who looks for a bug knows which fault shows it. Here each [seeded defect](checks.md#seeded-defects) of",
+        "recovery and of the network is looked for by plans that are drawn (`--faults random`, all kinds, from",
+        f"successive seeds): one real cluster after another, until a guarantee is violated or {WITHIN_S:.0f} s of",
+        "cluster time are over. That is `times_s.ended` in manifest.json: from before the first task is started until",
+        "the last has ended, with what a hang takes to be noticed. What ends later than that counts as a miss.",
+    )
+    how = paragraph(
+        f"All run with {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY} and `--patience {PATIENCE_S:.0f}`, on the",
+        "default layout, and with what a defect needs besides faults (a workload, an optimizer, `--drop-after`: see",
+        "its entry). *Violated* are the guarantees in question, with the tries in which each was; *shrunk* is what",
+        f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults.",
+        "Poisoned gradients and workers that run out of data are no faults that are drawn, and the defects that take",
+        "one are of a trainer that does not recover: [detection.md](detection.md) and",
+        "[detection-recovery.md](detection-recovery.md) count them. The rate is at least so much, one-sided and exact",
+        "(Clopper and Pearson).",
+    )
+    lines = ["<!-- written by benchmarks/chaos_detection.py --write -->\n", "# How soon drawn faults find bugs\n"]
+    lines += [about, how, tables(rows), ""]
+    if noted := remarks(rows, asked=asked):
+        lines += ["To be looked at:\n", *(f"* {line}" for line in noted), ""]
+    return "\n".join([*lines, paragraph(place), "```sh", command, "```"]) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing, print the tables; 0 if all is well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tries", type=int, default=TRIES, help=f"of each defect and mode (default {TRIES})")
+    parser.add_argument("--only", metavar="DEFECT", choices=(*names(), "healthy"), help="this defect, or healthy")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no try after so long")
+    parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--shrink", type=int, default=SHRUNK, metavar="N", help=f"so many of each (default {SHRUNK})")
+    parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/chaos-detection.md")
+    options = parser.parse_args(arguments)
+    if options.tries < 1:
+        parser.error("--tries must be at least 1")
+    if options.write and options.share.step:
+        parser.error("--write is for all of them: without --share")
+    wanted = {"healthy": ""}.get(options.only, options.only)
+    asked = [place for place in places() if wanted in (None, place[0])]
+    cases = [case for place in asked for case in cases_of(*place, options.tries)][options.share]
+    results = measure(
+        cases,
+        store=options.store,
+        code=stamp(),
+        deadline=time.monotonic() + 60 * options.budget,
+        console=Console(stderr=True, highlight=False, markup=False, soft_wrap=True),
+        run=partial(run_try, shrinks=options.shrink),
+        right=is_right,
+        say=describe,
+        at_a_time=options.share.step or 1,
+    )
+    rows = rows_of(results)
+    sys.stdout.write(tables(rows) + "\n" + "".join(f"* {line}\n" for line in remarks(rows, asked=len(cases))))
+    if options.write:
+        given = f"--tries {options.tries}" + (f" --only {options.only}" if options.only else "")
+        command = f"python benchmarks/chaos_detection.py {given} --write {options.write}"
+        text = page(rows, asked=len(cases), place=where(results), command=command)
+        options.write.write_text(text, encoding="utf-8")
+    return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
