@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--runs and --healthy must not be negative")
     if options.write and options.share.step:
         parser.error("--write is for all of them: without --share")
-    names = [name for name, defect in DEFECTS.items() if bool(defect.kill or defect.poison) is options.recovery]
+    names = [name for name, defect in DEFECTS.items() if bool(defect.recovers or defect.poison) is options.recovery]
     names = [options.only] if options.only else names
     cases = [c for name in names for update in DEFECTS[name].updates for c in defect_cases(name, update, options.runs)]
     if not options.only:

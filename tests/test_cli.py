@@ -101,6 +101,7 @@ def test_doctor():
         "pyroute2",
         "docker",
         "toxiproxy",
+        "faketime",
         "gpus",
     ]
     assert all(part["needed_for"] and (part["found"] is not bool(part["advice"])) for part in found)

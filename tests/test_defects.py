@@ -89,7 +89,7 @@ def test_one_worker_more_than_840_divides(judge):
 
 def test_registry_and_trainer_know_the_same_defects():
     assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS) | set(RECOVERING)) - {""}
-    assert {name for name, defect in DEFECTS.items() if defect.kill} == set(RECOVERING) - {""}
+    assert {name for name, defect in DEFECTS.items() if defect.recovers} == set(RECOVERING) - {""}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from .faults import faketime
 from .faults.server import IMAGE, find
 
 
@@ -39,6 +40,7 @@ def examine() -> list[Finding]:
         _package("pyroute2", "evidence of network faults", extra="chaos"),
         _docker(),
         _toxiproxy(),
+        _faketime(),
         _gpus(),
     ]
 
@@ -85,6 +87,14 @@ def _toxiproxy() -> Finding:
     if not os.environ.get("TOXIPROXY_URL"):
         advice += f". When it needs one, psconform builds it with Go, copies it out of {IMAGE}, or downloads it"
     return Finding("toxiproxy", False, "", purpose, advice)
+
+
+def _faketime() -> Finding:
+    purpose = "clocks that jump (fault clock)"
+    library = faketime.find()
+    if library is None:
+        return Finding("faketime", False, "", purpose, f"{faketime.lacking()} (Debian)")
+    return Finding("faketime", True, str(library), purpose)
 
 
 def _gpus() -> Finding:

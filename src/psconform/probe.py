@@ -465,7 +465,9 @@ class Probe:
         host, _, port = address.rpartition(":")
         # a psconform that is gone, or hangs up, strikes nobody
         with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as line:
-            line.sendall(_encode({"task": self.task, "phase": phase, "step": step}).encode() + b"\n")
+            # a clock that has jumped is seen by this; the monotonic one is that of the whole machine
+            clocks = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}
+            line.sendall(_encode({"task": self.task, "phase": phase, "step": step, **clocks}).encode() + b"\n")
             line.recv(16)  # ends when it has struck, or is gone
 
     def checkpoint(self, name: str, clock: Sequence[Sequence[int]]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
-from .when import When
+from .when import PHASES, When
 
 SHORT = ("kill", "stop", "poison")
 """Kinds that have an option of their own."""
@@ -16,6 +16,8 @@ NEWEST = "the newest checkpoint"
 """What faults of the disk are of."""
 POISONS = ("nan", "inf")
 """What a poisoned gradient is full of."""
+ASKED = ("clock",)
+"""Kinds of which only the probe of the worker that is struck can tell whether they are there: it is asked."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -97,8 +99,9 @@ class Fault:
 
     @property
     def ends_where(self) -> str:
-        """Who must get there for it to be healed."""
-        return self.until.task or "worker" if self.until is not None else "worker"
+        """Who must get there for it to be healed; of one that is asked for it the same as for its beginning."""
+        usual = str(self.task) if self.kind in ASKED else "worker"
+        return self.until.task or usual if self.until is not None else usual
 
     @property
     def strikes(self) -> list[dict[str, str | int | None]]:
@@ -107,6 +110,8 @@ class Fault:
         for task, when in ((self.where, self.when), (self.ends_where, self.until)):
             if when is not None and when.phase:
                 found.append({"task": task, "phase": when.phase, "step": when.step})
+        if self.kind in ASKED:
+            found += [{"task": str(self.task), "phase": phase, "step": None} for phase in PHASES]
         return found
 
 

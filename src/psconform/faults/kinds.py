@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import PsconformError
+from . import faketime
 
 PROCESS, NETWORK, DISK, DATA = "process", "network", "disk", "data"
 
@@ -31,6 +32,7 @@ class Kind:
         evidence: what psconform must see, or the fault does not count.
         lasts: it is a state, and must be given an end; else it is over by itself.
         restarts: who is struck is started again after a time.
+        asked: it is of workers alone, and psconform asks the probe of the one that is struck at each step.
         amounts: its parameters.
     """
 
@@ -39,11 +41,14 @@ class Kind:
     evidence: str
     lasts: bool = False
     restarts: bool = False
+    asked: bool = False
     amounts: Mapping[str, Amount] = field(default_factory=dict)
 
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
+        if self.asked:
+            return faketime.lacking()
         return _network() if self.of == NETWORK else ""
 
 
@@ -66,6 +71,15 @@ KINDS: dict[str, Kind] = {
     ),
     "late": Kind(PROCESS, "started later than the others", "it was not there", lasts=True),
     "stop": Kind(PROCESS, "SIGSTOP, then SIGCONT", "the process is in state T", lasts=True),
+    "twice": Kind(PROCESS, "a second process of the task is started beside the first", "both ran at the same time"),
+    "clock": Kind(
+        PROCESS,
+        "the wall clock of a worker jumps, and then jumps back",
+        "its probe told that its clock has jumped, and that it is right again",
+        lasts=True,
+        asked=True,
+        amounts={"jump_s": Amount("seconds ahead; negative: behind", 3600, -1_000_000_000, 1_000_000_000)},
+    ),
     "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
     "latency": Kind(
         NETWORK,
@@ -137,7 +151,11 @@ def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
 
 def check_available(names: Iterable[str]) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
-    if not any(KINDS[name].of == NETWORK for name in names):
+    given = set(names)
+    for name in sorted(name for name in given if KINDS[name].asked):
+        if why := KINDS[name].lacks:
+            raise PsconformError(f"fault {name} needs {why}")
+    if not any(KINDS[name].of == NETWORK for name in given):
         return
     try:
         from . import toxiproxy  # noqa: F401

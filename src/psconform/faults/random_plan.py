@@ -14,9 +14,9 @@ from .partitions import OF_ALL, OF_ONE, region
 from .when import BEFORE_PUSH, When
 
 RANDOM = "random"
-DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK))
-"""What is drawn from: a poison asks for something else than recovery, and of a job whose only checkpoint is damaged
-nobody can ask for it."""
+DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK) and not kind.asked)
+"""What is drawn from: a clock that jumps needs a worker that is started cold, a poison asks for something else than
+recovery, and of a job whose only checkpoint is damaged nobody can ask for it."""
 MOST = 3
 LONGEST_STEPS, LONGEST_S = 10, 1.5
 RESTARTS_S = (0.0, 0.2, 1.0)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults import faketime
 from ..faults.control import Control
+from ..faults.fault import ASKED
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
 from ..launchers.local import Ended, LocalLauncher
@@ -21,7 +23,7 @@ from ..probe import CONTROL, EventLog
 from ..targets.target import Job, Ready
 from ..workloads.digits import write_data
 from .folder import log_of, log_tail, new_folder, new_manifest, write_spec
-from .inject import injectors
+from .inject import clock_of, injectors
 from .plan import Plan
 from .poison import never_poisoned
 from .stacks import ask_for_stacks
@@ -116,13 +118,17 @@ class _Execution:
     reasons: list[str] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
     sizes: dict[Path, int] = field(default_factory=dict)
-    lives: dict[Task, int] = field(default_factory=dict)  # how often it was started again
+    lives: dict[Task, int] = field(default_factory=dict)  # incarnation of the process that is the task
+    started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
+    seconds: dict[int, int] = field(default_factory=dict)  # incarnation of each of those, by process id
     acked: int = 0
     acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
         self.layout = self.manifest.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
+        # whose clock may jump
+        self.clocks = {fault.task for fault in self.plan.faults if fault.kind in ASKED and fault.task is not None}
         self.began = time.monotonic()
         self.trained_since: float | None = None
         run = self.manifest.run
@@ -145,12 +151,15 @@ class _Execution:
 
             made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
             self.links = self.cleanup.enter_context(made)
-        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life)
+        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life, seconds=self)
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
         late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
+        for task in self.clocks:
+            faketime.write(clock_of(self.launcher, task), 0)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
+        self.started = dict.fromkeys(self.layout.tasks, 0)
         for job in ("ps", "worker"):
             tasks = [task for task in self.layout.tasks if task.job == job and task not in late]
             for task in tasks:
@@ -161,6 +170,29 @@ class _Execution:
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""
+        self.lives[task] = self.started[task]
+        self._start(task)
+        self.states[task] = "running"
+
+    def start_second(self, task: Task) -> int:
+        """Start a second process of a task; returns its process id."""
+        life = self.started[task]
+        pid = self._start(task, second=True)
+        self.seconds[pid] = life
+        return pid
+
+    def state_of(self, pid: int) -> str:
+        """State letter of a second process; empty if it has ended."""
+        return self.launcher.state_of(pid)
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process."""
+        self.launcher.kill_second(pid)
+
+    def _start(self, task: Task, *, second: bool = False) -> int:
+        """Start a process that is this task, its next incarnation."""
+        life = self.started[task]
+        self.started[task] += 1
         workload: dict[str, str | int | float] = {
             "workload": self.manifest.workload.name,
             "steps": self.manifest.workload.steps,
@@ -168,18 +200,28 @@ class _Execution:
             "compression": self.manifest.workload.compression,
             **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
-        self.lives[task] += 1
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
         command = self.plan.target.command(task, known, layout=self.layout, workload=workload)
         env = {
             "PSCONFORM_SPEC": str(self.spec),
             "PSCONFORM_TASK": str(task),
             "PSCONFORM_RUN": self.manifest.run,
-            "PSCONFORM_INCARNATION": str(self.lives[task]),
+            "PSCONFORM_INCARNATION": str(life),
             CONTROL: self.control.address,
         }
-        self.launcher.start(task, command, env=env, log=log_of(self.folder, task))
-        self.states[task] = "running"
+        jumps = task in self.clocks
+        library = faketime.find() if jumps else None
+        if library is not None:
+            env |= faketime.environment(library, clock_of(self.launcher, task), dict(command.env))
+        return self.launcher.start(
+            task,
+            command,
+            env=env,
+            log=log_of(self.folder, task, second=life if second else 0),
+            second=second,
+            cold=jumps,
+            remains=faketime.REMAINS if jumps else (),
+        )
 
     def watch(self) -> None:
         """Follow the record until every worker has ended, or training has not moved for too long since all healed."""
@@ -236,10 +278,14 @@ class _Execution:
             self._note(ended, stopped=True)
 
     def _note(self, ended: Ended, *, stopped: bool = False) -> None:
+        if ended.second:
+            self._note_second(ended)
+            return
         task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         more = {"stopped": stopped, "recorded": self._events_of(task).exists()}
-        self.log.write("exit", of=str(task), status=ended.status, **{name: True for name, said in more.items() if said})
+        said = {name: True for name, true in more.items() if true}
+        self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             if not marker.exists():
@@ -247,6 +293,12 @@ class _Execution:
                 marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+
+    def _note_second(self, ended: Ended) -> None:
+        """A second process has ended: the task has not."""
+        life = self.seconds[ended.pid]
+        self.log.write("exit", of=str(ended.task), status=ended.status, incarnation=life, second=True)
+        self.strikes.second_ended(ended.pid, ended.status)
 
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""

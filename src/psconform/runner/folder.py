@@ -95,9 +95,9 @@ def _vector_every(manifest: Manifest) -> int:
     return every if written * size * layout.workers <= VECTORS_MIB << 20 else 0
 
 
-def log_of(folder: Path, task: Task) -> Path:
-    """Where a task's standard output and error go."""
-    return folder / "logs" / f"{task.slug}.log"
+def log_of(folder: Path, task: Task, *, second: int = 0) -> Path:
+    """Where a task's standard output and error go; those of a second process of it, by its incarnation, elsewhere."""
+    return folder / "logs" / f"{task.slug}{f'.{second}' if second else ''}.log"
 
 
 def log_tail(folder: Path, task: Task, *, lines: int = 5) -> list[str]:

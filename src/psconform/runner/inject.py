@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults.clock import Jumps
 from ..faults.disk import Damages
 from ..faults.fault import Fault
 from ..faults.injectors import Ends, Injector, Late, Life, Stops
 from ..faults.kinds import DISK, KINDS, NETWORK
+from ..faults.second import Seconds, Twice
 from ..launchers.local import LocalLauncher
+from ..layout import Task
 from .folder import CHECKPOINTS
 from .plan import Plan
 
@@ -18,10 +21,15 @@ if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.links import Links
 
 
+def clock_of(launcher: LocalLauncher, task: Task) -> Path:
+    """The file from which a task whose clock may jump reads how far it is ahead; deleted with the tasks."""
+    return launcher.temporary / f"clock-{task.slug}"
+
+
 def injectors(
-    plan: Plan, launcher: LocalLauncher, links: Links | None, *, folder: Path, life: Life
+    plan: Plan, launcher: LocalLauncher, links: Links | None, *, folder: Path, life: Life, seconds: Seconds
 ) -> dict[Fault, Injector]:
-    """One for each fault that psconform strikes."""
+    """One for each fault that psconform strikes; ``seconds`` starts second processes of tasks."""
     found: dict[Fault, Injector] = {}
     for fault in (fault for fault in plan.faults if fault.outside):
         if KINDS[fault.kind].of == NETWORK:
@@ -36,6 +44,11 @@ def injectors(
             found[fault] = Late()
         elif fault.kind == "stop":
             found[fault] = Stops(fault, launcher)
+        elif fault.kind == "clock":
+            assert fault.task is not None
+            found[fault] = Jumps(fault, clock_of(launcher, fault.task), launcher)
+        elif fault.kind == "twice":
+            found[fault] = Twice(fault, launcher, seconds)
         else:
             found[fault] = Ends(fault, launcher)
     return found

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..faults.fault import Fault
-from ..faults.plan import load_plan
+from ..faults.kinds import KINDS
+from ..faults.plan import load_plan, parse_said
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
@@ -264,7 +265,7 @@ def make_plan(
 
 
 def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int) -> tuple[Fault, ...]:
-    """The faults of ``--faults``: a file, or ``random[:KINDS]``; raises BadInput."""
+    """The faults of ``--faults``: a file, ``random[:KINDS]``, or ``KIND TASK@WHEN``; raises BadInput."""
     if not isinstance(given, str | Path):
         raise BadInput("--faults", "must be the path of a plan, or random", value=given)
     if not str(given):
@@ -274,6 +275,9 @@ def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int) -> tup
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if drawn:
         return drawn_plan(str(given), layout=layout, steps=steps, seed=seed)
+    kind, space, _ = str(given).partition(" ")
+    if space and kind in KINDS:
+        return parse_said(str(given), layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)
 
 

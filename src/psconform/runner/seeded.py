@@ -36,6 +36,9 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
     if defect.poison and not poisons:
         raise BadInput("--poison", f"defect {name} needs it", value="none", hint=f"Give --poison {defect.poison[0]}")
     faults = [fault for fault in faults if fault.outside]
+    if defect.fault:
+        _check_fault(name, defect.fault, faults, every)
+        return
     if not defect.kill:
         if faults:
             raise BadInput(faults[0].option, f"defect {name} has no recovery", value=str(faults[0]))
@@ -61,11 +64,27 @@ def check_recovery(name: str, faults: Sequence[Fault], every: int) -> None:
         raise BadInput("--checkpoint-every", problem, value=every)
 
 
+def _check_fault(name: str, needed: str, faults: Sequence[Fault], every: int) -> None:
+    """Raises BadInput if a defect lacks the fault of another kind that it needs, or checkpoints."""
+    kind, _, of = needed.partition(" ")
+    if not any(fault.kind == kind and _strikes_like(fault, of) for fault in faults):
+        given = " ".join(f"{fault.kind} {fault}" for fault in faults) or "none"
+        hint = f'Give --faults "{needed}"'
+        raise BadInput("--faults", f"defect {name} needs it", value=given, hint=hint)
+    if not every:
+        raise BadInput("--checkpoint-every", f"defect {name} needs checkpoints", value=every)
+
+
 def _serves(fault: Fault, text: str) -> bool:
     """Whether it can do what a defect needs: of the same job, the chief or not, and at a phase of the defect's own."""
+    return fault.kind == "kill" and _strikes_like(fault, text)
+
+
+def _strikes_like(fault: Fault, text: str) -> bool:
+    """The same of a fault of any kind of process."""
     name, _, at = text.partition("@")
     task, phase = Task.parse(name), When.parse(at, place="--kill").phase
-    if fault.kind != "kill" or fault.task is None or fault.task.job != task.job:
+    if fault.task is None or fault.task.job != task.job:
         return False
     same = (fault.task.index == 0) == (task.index == 0) and (phase in PHASES or fault.when.phase == phase)
     return task.job == "ps" or same

@@ -75,6 +75,11 @@ class Strikes:
                 return True
         return False
 
+    def second_ended(self, pid: int, status: int) -> None:
+        """A second process of a task has ended."""
+        for state in self._states:
+            state.injector.second_ended(pid, status)
+
     def returns(self, task: Task) -> bool:
         """Whether a task that has ended is to be started again."""
         return any(
@@ -119,12 +124,14 @@ class Strikes:
             elif state.status == "failed" and state.struck:
                 lines.append(f"{state.name} was not healed{state.why}")
             elif state.status in ("striking", "failed") or not state.struck:
-                lines.append(f"{state.name} was not seen to take effect{state.why}")
+                lines.append(f"{state.name} was not seen to take effect{state.why or state.injector.unseen}")
             elif state.status in ("struck", "healing") and state.fault.heals:
                 lines.append(f"{state.name} was not healed when the run ended")
         return lines
 
     def _arrived(self, arrival: Arrival) -> None:
+        for state in self._states:
+            state.injector.heard(arrival)
         for state in self._states:
             until, who = state.fault.until, state.fault.ends_where
             there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
@@ -157,6 +164,9 @@ class Strikes:
     def _watch(self, state: _State, now: float) -> None:
         evidence = state.injector.evidence()
         if state.status == "struck":
+            if over := state.injector.over():
+                state.off_ns = time.monotonic_ns()
+                self._healed(state, over)
             return
         if evidence:
             self._struck(state, evidence)

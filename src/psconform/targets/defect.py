@@ -24,6 +24,7 @@ class Defect:
     empty), a checkpoint every ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s``
     seconds (0: the usual time); with a straggler as in ``slow``, training lasts until a task is back. One of NaN needs
     a gradient that is poisoned, as in ``poison``, one of leaving a worker that runs out of data, as in ``batches``.
+    ``fault`` is a fault of another kind that it needs, as ``--faults`` takes it: ``twice worker:1@10``.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Defect:
     all_reduce: bool = False
     kill: tuple[str, ...] = ()
     poison: tuple[str, ...] = ()
+    fault: str = ""
     batches: str = ""
     slow: str = ""
     restart_after: str = ""
@@ -67,9 +69,15 @@ class Defect:
         text += "".join(f", --kill {fault}" for fault in self.kill)
         text += f", --restart-after {self.restart_after}" if self.restart_after else ""
         text += "".join(f", --poison {fault}" for fault in self.poison)
+        text += f', --faults "{self.fault}"' if self.fault else ""
         text += f", --batches {self.batches}" if self.batches else ""
         text += f", --slow {self.slow}" if self.slow else ""
         return text + (f", --checkpoint-every {self.checkpoint_every}" if self.checkpoint_every else "")
+
+    @property
+    def recovers(self) -> bool:
+        """It is one of the trainer that survives faults of tasks."""
+        return bool(self.kill or self.fault)
 
     @property
     def concerns(self) -> frozenset[str]:
@@ -82,6 +90,7 @@ class Defect:
         options = {"workload": self.workload, "compression": self.compression, **self.mode}
         options |= {"kill": list(self.kill)} if self.kill else {}
         options |= {"poison": list(self.poison)} if self.poison else {}
+        options |= {"faults": self.fault} if self.fault else {}
         options |= {"restart_after": self.restart_after} if self.restart_after else {}
         options |= {"batches": self.batches} if self.batches else {}
         options |= {"slow": [self.slow]} if self.slow else {}
