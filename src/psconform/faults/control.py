@@ -2,8 +2,8 @@
 
 One connection for each arrival: the probe sends a line ``{"task", "phase", "step", "wall_ns", "mono_ns"}`` (what its
 clocks show; an older probe says nothing of them), and goes on when the connection is answered or closed (so also if
-psconform goes away). No thread: the runner looks at it between two looks at the
-tasks.
+psconform goes away). A task whose clock is to jump also says what it shows where nothing strikes, and hangs up. No
+thread: the runner looks at it between two looks at the tasks.
 """
 
 from __future__ import annotations

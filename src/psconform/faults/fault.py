@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
-from .when import PHASES, When
+from .when import When
 
 SHORT = ("kill", "stop", "poison")
 """Kinds that have an option of their own."""
@@ -110,8 +110,6 @@ class Fault:
         for task, when in ((self.where, self.when), (self.ends_where, self.until)):
             if when is not None and when.phase:
                 found.append({"task": task, "phase": when.phase, "step": when.step})
-        if self.kind in ASKED:
-            found += [{"task": str(self.task), "phase": phase, "step": None} for phase in PHASES]
         return found
 
 

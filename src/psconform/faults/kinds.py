@@ -32,7 +32,7 @@ class Kind:
         evidence: what psconform must see, or the fault does not count.
         lasts: it is a state, and must be given an end; else it is over by itself.
         restarts: who is struck is started again after a time.
-        asked: it is of workers alone, and psconform asks the probe of the one that is struck at each step.
+        asked: it is of workers alone, and the probe of the one that is struck tells psconform of it.
         amounts: its parameters.
     """
 

@@ -1,4 +1,8 @@
-"""twice: a second process of a task is started beside the first; both claim to be that task."""
+"""twice: a second process of a task is started beside the first; both claim to be that task.
+
+Whoever has arrived where it strikes waits until the second process has begun to record, or has ended: a process that
+is still being loaded has claimed nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,9 @@ class Seconds(Protocol):
     def state_of(self, pid: int) -> str:
         """State letter of that process; empty if it has ended."""
 
+    def recorded(self, pid: int) -> bool:
+        """Its probe has begun to record."""
+
     def kill_second(self, pid: int) -> None:
         """SIGKILL to it and what it has started."""
 
@@ -29,10 +36,14 @@ class Seconds(Protocol):
 class Twice(Injector):
     """It is over when the second process has ended; if that never does, it is killed when the run is over."""
 
+    effect_s = 30.0  # a second process that is started cold has much to load
+    unseen = ": the second process neither recorded anything nor ended"
+
     def __init__(self, fault: Fault, processes: Processes, seconds: Seconds) -> None:
         assert fault.task is not None
         self._task, self._processes, self._seconds = fault.task, processes, seconds
         self._pid = 0
+        self._beside = False
         self._seen = self._over = ""
 
     def refused(self) -> str:
@@ -43,19 +54,18 @@ class Twice(Injector):
         self._look()
 
     def _look(self) -> None:
-        if not self._seen and self._processes.state(self._task) and self._seconds.state_of(self._pid):
-            self._seen = f"a second process of {self._task} ran beside the first"
+        self._beside = self._beside or bool(self._processes.state(self._task) and self._seconds.state_of(self._pid))
 
     def evidence(self) -> str:
         if not self._over:
             self._look()
+        if self._beside and not self._seen and (self._over or self._seconds.recorded(self._pid)):
+            self._seen = f"a second process of {self._task} ran beside the first"
         return self._seen
 
-    def second_ended(self, pid: int, status: int) -> None:
-        """A second process has ended, with this exit status, negative for a signal."""
+    def second_ended(self, pid: int, how: str) -> None:
         if pid == self._pid:
-            how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
-            self._over = f"the second process ended {how}"
+            self._over = f"it {how}"
 
     def over(self) -> str:
         return self._over
@@ -68,4 +78,4 @@ class Twice(Injector):
             time.sleep(0.005)
 
     def healed(self) -> str:
-        return "" if self._seconds.state_of(self._pid) else "the second process ran until the run ended, and was killed"
+        return "" if self._seconds.state_of(self._pid) else "it ran until the run ended, and was killed"

@@ -120,7 +120,7 @@ class _Execution:
     sizes: dict[Path, int] = field(default_factory=dict)
     lives: dict[Task, int] = field(default_factory=dict)  # incarnation of the process that is the task
     started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
-    seconds: dict[int, int] = field(default_factory=dict)  # incarnation of each of those, by process id
+    seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     acked: int = 0
     acked_before: int = 0  # when the clock of the rate was started
 
@@ -178,12 +178,16 @@ class _Execution:
         """Start a second process of a task; returns its process id."""
         life = self.started[task]
         pid = self._start(task, second=True)
-        self.seconds[pid] = life
+        self.seconds[pid] = task, life
         return pid
 
     def state_of(self, pid: int) -> str:
         """State letter of a second process; empty if it has ended."""
         return self.launcher.state_of(pid)
+
+    def recorded(self, pid: int) -> bool:
+        """A second process has begun to record."""
+        return self._events_of(*self.seconds[pid]).exists()
 
     def kill_second(self, pid: int) -> None:
         """SIGKILL to a second process."""
@@ -296,21 +300,22 @@ class _Execution:
 
     def _note_second(self, ended: Ended) -> None:
         """A second process has ended: the task has not."""
-        life = self.seconds[ended.pid]
-        self.log.write("exit", of=str(ended.task), status=ended.status, incarnation=life, second=True)
-        self.strikes.second_ended(ended.pid, ended.status)
+        task, life = self.seconds[ended.pid]
+        self.log.write("exit", of=str(task), status=ended.status, incarnation=life, second=True)
+        how = "ended" if ended.status == 0 else how_it_ended(ended.status)
+        self.strikes.second_ended(ended.pid, f"{how}{self._last_words(task, second=life)}")
 
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""
         return self.lives.get(task) if self.launcher.state(task) else None
 
-    def _events_of(self, task: Task) -> Path:
-        """What the present life of a task records into."""
-        life = self.lives.get(task, 0)
+    def _events_of(self, task: Task, life: int | None = None) -> Path:
+        """What a life of a task records into, by default the present one."""
+        life = self.lives.get(task, 0) if life is None else life
         return self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
 
-    def _last_words(self, task: Task) -> str:
-        tail = log_tail(self.folder, task)
+    def _last_words(self, task: Task, *, second: int = 0) -> str:
+        tail = log_tail(self.folder, task, second=second)
         return f"; its log ends: {tail[-1]}" if tail else ""
 
     def _grown(self) -> bool:

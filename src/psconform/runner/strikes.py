@@ -15,7 +15,7 @@ from ..layout import Task
 from ..probe import EventLog
 
 EFFECT_S = 10.0
-"""A signal that has shown no effect after this long is not evidence of a fault, nor is anything then still to heal."""
+"""After this long without a sign of the target that a fault is gone, whatever else shows it counts."""
 STANDSTILL_S = 1.0
 """What everybody waits for the end of is healed after this long: the step that was to end it never comes."""
 
@@ -75,10 +75,10 @@ class Strikes:
                 return True
         return False
 
-    def second_ended(self, pid: int, status: int) -> None:
-        """A second process of a task has ended."""
+    def second_ended(self, pid: int, how: str) -> None:
+        """A second process of a task has ended; says how."""
         for state in self._states:
-            state.injector.second_ended(pid, status)
+            state.injector.second_ended(pid, how)
 
     def returns(self, task: Task) -> bool:
         """Whether a task that has ended is to be started again."""
@@ -170,8 +170,8 @@ class Strikes:
             return
         if evidence:
             self._struck(state, evidence)
-        elif state.injector.holds and now - state.since > EFFECT_S:
-            state.status, state.why = "failed", f" within {EFFECT_S:.0f} s"
+        elif state.injector.holds and now - state.since > state.injector.effect_s:
+            state.status, state.why = "failed", f" within {state.injector.effect_s:.0f} s"
             self._let_go(state)
 
     @staticmethod
