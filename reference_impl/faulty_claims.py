@@ -34,8 +34,7 @@ class ClaimsUnchecked(RecoveringWorker):
     def _push_past(self, cluster: Cluster) -> None:
         fed, pushes = [], []
         for shard in self.shards:
-            with shard.device():
-                fed.append(tf1.placeholder(tf.float32, [self.config.slots]))
+            fed.append(tf1.placeholder(tf.float32, [self.config.slots]))
             pushes.append(subtract(shard, fed[-1]))
         options = session_config(Task("ps", 0), to_ps=True)
         self.session = tf1.Session(f"grpc://{cluster['ps'][0]}", config=options)

@@ -216,7 +216,8 @@ class _Execution:
         jumps = task in self.clocks
         library = faketime.find() if jumps else None
         if library is not None:
-            env |= faketime.environment(library, clock_of(self.launcher, task), dict(command.env))
+            mine = faketime.copy(library, self.launcher.temporary)
+            env |= faketime.environment(mine, clock_of(self.launcher, task), dict(command.env))
         return self.launcher.start(
             task,
             command,
