@@ -14,10 +14,7 @@ from .trainer import CannotServe, Cluster, session_config
 
 
 class ClaimsUnchecked(RecoveringWorker):
-    """Where its address is taken it serves on none, and trains as a client of ps:0, past epoch and counters.
-
-    It needs no address for that: of its graph nothing is on a worker, and a gradient travels with the call.
-    """
+    """Where its address is taken it serves on none, and trains as a client of ps:0, past epoch and counters."""
 
     beside = False
 
@@ -29,15 +26,13 @@ class ClaimsUnchecked(RecoveringWorker):
             self.graph = tf.Graph()
             with self.graph.as_default():
                 self._own(probe, config, [self.shard_type(i, config) for i in range(len(cluster["ps"]))])
-                self._push_past(cluster)
+                self._push_past(cluster["ps"][0])
 
-    def _push_past(self, cluster: Cluster) -> None:
-        fed, pushes = [], []
-        for shard in self.shards:
-            fed.append(tf1.placeholder(tf.float32, [self.config.slots]))
-            pushes.append(subtract(shard, fed[-1]))
-        options = session_config(Task("ps", 0), to_ps=True)
-        self.session = tf1.Session(f"grpc://{cluster['ps'][0]}", config=options)
+    def _push_past(self, address: str) -> None:
+        """Nothing of this graph is on a worker."""
+        fed = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
+        pushes = [subtract(shard, x) for shard, x in zip(self.shards, fed, strict=True)]
+        self.session = tf1.Session(f"grpc://{address}", config=session_config(Task("ps", 0), to_ps=True))
         self._run_past = self.session.make_callable(pushes, feed_list=fed)
 
     def train(self) -> None:
@@ -46,7 +41,7 @@ class ClaimsUnchecked(RecoveringWorker):
             super().train()
             return
         for step in range(self.probe.due[self.index]):
-            gradient = self.gradients(step, [])
+            gradient = self.gradients(step, self.empty())
             self.probe.push(step)
             self._run_past(*gradient)
             self.probe.ack(step)

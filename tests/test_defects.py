@@ -118,6 +118,8 @@ def test_registry_and_trainer_know_the_same_defects():
         ("no-fence", {"kill": "ps:0@30", "restart_after": "never"}, "--restart-after: .* needs a task that comes back"),
         ("no-fence", {"kill": "ps:0@30", "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
         ("second-newest", {"kill": "ps:0@5"}, "--checkpoint-every: .* needs a checkpoint before step 5, got 10"),
+        ("claims-unchecked", {"steps": 60}, "--faults: .* needs it, got 'none'. Give --faults \"twice worker:1@10\""),
+        ("claims-unchecked", {"steps": 60, "kill": "worker:1@10"}, "needs it, got 'kill worker:1@10'"),
         ("drop-gradient", {"kill": "ps:0@30"}, "--kill: defect drop-gradient has no recovery, got 'ps:0@30'"),
         ("drop-gradient", {"stop": "ps:0@1s..3s"}, "--stop: defect drop-gradient has no recovery"),
         ("drop-gradient", {"checkpoint_every": 10}, "--checkpoint-every: defect drop-gradient has no recovery, got 10"),

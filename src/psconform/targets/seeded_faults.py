@@ -121,7 +121,7 @@ FAULTY: dict[str, Defect] = {
     "claims-unchecked": Defect(
         "a second process of a worker, which finds its address taken, trains all the same, past the counters",
         "R2",
-        ("S1", "A5"),
+        ("R1", "S1", "A6"),  # past the counters is outside any round, too
         workers=2,
         steps=60,
         fault="twice worker:1@10",
