@@ -124,7 +124,8 @@ class Strikes:
             elif state.status == "failed" and state.struck:
                 lines.append(f"{state.name} was not healed{state.why}")
             elif state.status in ("striking", "failed") or not state.struck:
-                lines.append(f"{state.name} was not seen to take effect{state.why or state.injector.unseen}")
+                unseen = "" if ":" in state.why else state.injector.unseen
+                lines.append(f"{state.name} was not seen to take effect{state.why}{unseen}")
             elif state.status in ("struck", "healing") and state.fault.heals:
                 lines.append(f"{state.name} was not healed when the run ended")
         return lines
