@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import faulty_claims as claims
 from . import faulty_clients as clients
 from . import faulty_membership as membership
 from . import faulty_modes as modes
@@ -94,6 +95,7 @@ RECOVERING: dict[str, type[RecoveringWorker]] = {
     "place-lost": recovery.PlaceLost,
     "third-strike": recovery.ThirdStrike,
     "joins-blind": recovery.JoinsBlind,
+    "claims-unchecked": claims.ClaimsUnchecked,
     "samples-repeated": recovery.SamplesRepeated,
     "samples-skipped": recovery.SamplesSkipped,
     "adam-slots-lost": optimizers.MomentsLost,

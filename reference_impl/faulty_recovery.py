@@ -72,14 +72,14 @@ class Twice(RecoveringWorker):
 
     def _build(self) -> None:
         super()._build()
-        self._again = [_subtract(shard, x) for shard, x in zip(self.shards, self._x, strict=True)]
+        self._again = [subtract(shard, x) for shard, x in zip(self.shards, self._x, strict=True)]
 
     def _bind(self) -> None:
         super()._bind()
         self._run_again = self._bound(self._again)
 
 
-def _subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
+def subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
     """From all rows: the one that everybody reads, and the one that may be made of it already."""
     slots = shard.config.slots
     with shard.device():

@@ -102,6 +102,7 @@ def test_doctor():
         "fuse",
         "docker",
         "toxiproxy",
+        "faketime",
         "gpus",
     ]
     assert all(part["needed_for"] and (part["found"] is not bool(part["advice"])) for part in found)

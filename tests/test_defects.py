@@ -146,6 +146,8 @@ def test_registry_and_trainer_know_the_same_defects():
             {"kill": "ps:0@20", "checkpoint_every": 5},
             "--faults: defect checkpoint-unchecked needs 2 of full the folder for checkpoints, got .*Give --faults",
         ),
+        ("claims-unchecked", {"steps": 60}, "--faults: .* needs twice worker:1, got 'none'. Give --faults 'fault = "),
+        ("claims-unchecked", {"steps": 60, "kill": "worker:1@10"}, "needs twice worker:1, got 'kill worker:1@10'"),
         ("drop-gradient", {"kill": "ps:0@30"}, "--kill: defect drop-gradient has no recovery, got 'ps:0@30'"),
         ("drop-gradient", {"stop": "ps:0@1s..3s"}, "--stop: defect drop-gradient has no recovery"),
         ("drop-gradient", {"checkpoint_every": 10}, "--checkpoint-every: defect drop-gradient has no recovery, got 10"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS
+from psconform.faults.kinds import DISK, KINDS
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan import load_plan, parse_plan, plan_text
 from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
@@ -143,6 +143,17 @@ def test_amounts_have_usual_values():
         (entry(kind="late", task="ps:0", at=1, for_="1s"), 'fault 1: at: must be "0s"'),
         (entry(kind="late", task="ps:0", at="0s"), "fault 1: late needs one end"),
         (entry(kind="crash-loop", task="ps:0", at=1, times=1), "fault 1: times: must be between 2 and 100, got 1"),
+        (entry(kind="twice", task="ps:0", at=1, until=3), "until: is not for twice, which is over by itself"),
+        (entry(kind="clock", task="worker:0", at=1), "fault 1: clock needs one end, until or for"),
+        (
+            entry(kind="clock", task="ps:0", at=1, until=3),
+            "task: clock is for workers: nothing in a ps tells, got 'ps:0'",
+        ),
+        (entry(kind="clock", task="ps", at=1, until=3), "task: clock is for workers: nothing in a ps tells, got 'ps'"),
+        (entry(kind="clock", task="worker:9", at=1, until=3), "no such task for it, got 'worker:9'; valid: worker, "),
+        (entry(kind="clock", task="worker:0", at=1, until=3, jump_s=0), "fault 1: jump_s: must not be 0"),
+        (entry(kind="clock", task="worker:0", at=1, until=3, jump_s=10**10), "jump_s: must be between -1000000000 and"),
+        (entry(kind="kill", task="ps:0", at=1, jump_s=1), "jump_s: is not for kill, got 1; valid: none"),
         (entry(kind="flip", task="ps:0", at=1), "fault 1: task: is not for flip, got 'ps:0'"),
         (entry(kind="kill", task="ps:0", at=1) * 2, "--kill: is given twice, got 'ps:0@1'"),
     ],
@@ -169,7 +180,14 @@ def test_same_seed_same_plan_and_what_is_written_is_read_again(layout, seed, ste
     assert parse_plan(plan_text(faults), place="again", layout=layout, steps=steps) == faults
     struck = [fault.task for fault in faults if fault.task is not None]
     assert len(set(struck)) == len(struck)
-    assert all(fault.heals for fault in faults)
+    assert all(fault.heals or fault.kind == "twice" for fault in faults)
+
+
+def test_a_clock_that_jumps_is_asked_of_its_own_worker():
+    (clock,) = parsed(entry(kind="clock", task="worker:1", at=20, until=25, jump_s=-7200))
+    assert str(clock) == "worker:1@20 jump_s=-7200..25"
+    assert [strike["task"] for strike in clock.strikes] == ["worker:1", "worker:1"]
+    assert parsed(plan_text([clock])) == (clock,)
 
 
 def test_short_forms_are_plans():
@@ -192,7 +210,8 @@ def test_the_same_plan_in_another_process():
 def test_every_kind_is_drawn_and_only_those_asked_for():
     drawn = {f.kind for seed in range(200) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)}
     assert drawn == set(DRAWN)
-    assert set(KINDS) - drawn == {"slow-close", "truncate", "flip", "out-of-data", "poison"}
+    disk = {name for name, kind in KINDS.items() if kind.of == DISK}
+    assert set(KINDS) - drawn == {"slow-close", "clock", "out-of-data", "poison"} | disk
     some = {f.kind for seed in range(50) for f in drawn_plan("random:stall,kill", layout=LAYOUT, steps=9, seed=seed)}
     assert some == {"stall", "kill"}
     with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .faults import mount
+from .faults import faketime, mount
 from .faults.server import IMAGE, find
 
 
@@ -41,6 +41,7 @@ def examine() -> list[Finding]:
         _fuse(),
         _docker(),
         _toxiproxy(),
+        _faketime(),
         _gpus(),
     ]
 
@@ -94,6 +95,14 @@ def _toxiproxy() -> Finding:
     if not os.environ.get("TOXIPROXY_URL"):
         advice += f". When it needs one, psconform builds it with Go, copies it out of {IMAGE}, or downloads it"
     return Finding("toxiproxy", False, "", purpose, advice)
+
+
+def _faketime() -> Finding:
+    purpose = "clocks that jump (fault clock)"
+    library = faketime.find()
+    if library is None:
+        return Finding("faketime", False, "", purpose, f"{faketime.lacking()} (Debian)")
+    return Finding("faketime", True, str(library), purpose)
 
 
 def _gpus() -> Finding:

@@ -55,6 +55,8 @@ TOLERANCE = 1e-5
 OUTCOMES = ("ok", "failed", "unknown")
 CONTROL = "PSCONFORM_CONTROL"
 """Environment variable: host:port of the psconform that strikes at phases; see `Probe.at`."""
+TELL_NS = 10_000_000
+"""A task whose clock is to jump tells what it shows not more often than that."""
 DECAY = 2.0**-10
 """Share of a parameter that each update of the decayed ledger takes away: exact in float32, and 20,000 updates fit."""
 _INTEGERS = ("clock", "versions", "ids")
@@ -284,6 +286,8 @@ class Probe:
         self.checkpoint_seconds = float(spec.get("checkpoint_seconds", 0.0))
         # an entry without a task is for whichever worker comes first
         self._strikes = {(s["phase"], s["step"]) for s in spec.get("strikes", ()) if s["task"] in (task, job)}
+        self._tells_clock = task in spec.get("clocks", ())
+        self._told_ns = 0  # when it last told what its clocks show
         self._vector_every = int(spec.get("vector_every", 50))
         self.wait_s = float(spec.get("wait_s", 60.0))  # how long whoever waits for others is to wait for a sign of them
         self._decoders: list[LedgerDecoder] = []
@@ -458,15 +462,23 @@ class Probe:
 
         ``push`` says ``before-push`` and ``ack`` says ``after-push`` (answered, not recorded yet); a trainer may name
         other phases, such as ``checkpointing``, of a step or (None) of no step. If psconform strikes another task here,
-        this one waits until it has; if it strikes this one, the call does not return.
+        this one waits until it has; if it strikes this one, the call does not return. A task whose wall clock is to
+        jump tells what it shows, now and then, and does not wait.
         """
-        if self._strikes.isdisjoint(((phase, step), (phase, None))) or not (address := os.environ.get(CONTROL)):
+        strikes = not self._strikes.isdisjoint(((phase, step), (phase, None)))
+        if not strikes and not (self._tells_clock and time.monotonic_ns() - self._told_ns > TELL_NS):
+            return
+        if not (address := os.environ.get(CONTROL)):
             return
         host, _, port = address.rpartition(":")
         # a psconform that is gone, or hangs up, strikes nobody
         with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as line:
-            line.sendall(_encode({"task": self.task, "phase": phase, "step": step}).encode() + b"\n")
-            line.recv(16)  # ends when it has struck, or is gone
+            self._told_ns = time.monotonic_ns()  # a clock of the whole machine, with which the other one is compared
+            said = {"task": self.task, "phase": phase, "step": step}
+            said |= {"wall_ns": time.time_ns(), "mono_ns": self._told_ns}
+            line.sendall(_encode(said).encode() + b"\n")
+            if strikes:
+                line.recv(16)  # ends when it has struck, or is gone
 
     def checkpoint(self, name: str, clock: Sequence[Sequence[int]]) -> None:
         """Record that this task has made a checkpoint durable.

@@ -1,8 +1,9 @@
 """The control channel: where probes say that they are at a phase at which a fault is to strike, and wait.
 
-One connection for each arrival: the probe sends a line ``{"task", "phase", "step"}``, and goes on when the connection
-is answered or closed (so also if psconform goes away). No thread: the runner looks at it between two looks at the
-tasks.
+One connection for each arrival: the probe sends a line ``{"task", "phase", "step", "wall_ns", "mono_ns"}`` (what its
+clocks show; an older probe says nothing of them), and goes on when the connection is answered or closed (so also if
+psconform goes away). A task whose clock is to jump also says what it shows where nothing strikes, and hangs up. No
+thread: the runner looks at it between two looks at the tasks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,12 +20,16 @@ MAX_LINE = 1024
 
 @dataclass(frozen=True)
 class Arrival:
-    """A task that waits at a phase of a step until it is released."""
+    """A task that waits at a phase of a step until it is released.
+
+    ``ahead_s``: how many seconds its wall clock is ahead of ours; None: its probe does not tell.
+    """
 
     task: str
     phase: str
     step: int | None
     line: socket.socket
+    ahead_s: float | None = None
 
     def release(self) -> None:
         """Let it go on."""
@@ -98,4 +104,11 @@ def _arrival(text: bytes, line: socket.socket) -> Arrival | None:
         return None
     if not isinstance(task, str) or not isinstance(phase, str) or not isinstance(step, int | None):
         return None
-    return Arrival(task, phase, step, line)
+    return Arrival(task, phase, step, line, _ahead_s(said.get("wall_ns"), said.get("mono_ns")))
+
+
+def _ahead_s(wall_ns: object, mono_ns: object) -> float | None:
+    """By the monotonic clock, which all processes here share, so that it does not count when the line was read."""
+    if not isinstance(wall_ns, int) or not isinstance(mono_ns, int):
+        return None
+    return (wall_ns - mono_ns - (time.time_ns() - time.monotonic_ns())) / 1e9

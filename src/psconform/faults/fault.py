@@ -19,6 +19,8 @@ NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
 """What faults of the disk are of: those that damage a file, and those that last."""
 POISONS = ("nan", "inf")
 """What a poisoned gradient is full of."""
+ASKED = ("clock",)
+"""Kinds of which only the probe of the worker that is struck can tell whether they are there: it is asked."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -106,8 +108,9 @@ class Fault:
 
     @property
     def ends_where(self) -> str:
-        """Who must get there for it to be healed."""
-        return self.until.task or "worker" if self.until is not None else "worker"
+        """Who must get there for it to be healed; of one that is asked for it the same as for its beginning."""
+        usual = str(self.task) if self.kind in ASKED else "worker"
+        return self.until.task or usual if self.until is not None else usual
 
     @property
     def strikes(self) -> list[dict[str, str | int | None]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ..layout import Task
+from .control import Arrival
 from .fault import Fault
 
 Life = Callable[[Task], int | None]
@@ -37,12 +38,15 @@ class Injector(ABC):
 
     Attributes:
         holds: whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there.
+        effect_s: seconds after which it has shown no effect, if whoever has arrived waits for it.
         starts: it is healed by starting the task.
         file: what it has damaged, if it is a file.
+        unseen: why it may not have been seen to take effect, as far as that is known.
     """
 
     holds, starts = True, False
-    file = ""
+    effect_s = 10.0
+    file = unseen = ""
 
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
@@ -66,6 +70,16 @@ class Injector(ABC):
 
     def gone(self) -> str:
         """What shows that it is gone, though nothing of the target tells; empty if it may still be there."""
+        return ""
+
+    def heard(self, arrival: Arrival) -> None:  # noqa: B027
+        """A task has said where it is; most faults need not know."""
+
+    def second_ended(self, pid: int, how: str) -> None:  # noqa: B027
+        """A second process of a task has ended; says how."""
+
+    def over(self) -> str:
+        """What shows that it is over by itself; empty if it is not, or nobody can tell."""
         return ""
 
     def again_s(self) -> float | None:

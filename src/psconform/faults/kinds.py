@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import PsconformError
-from . import mount
+from . import faketime, mount
 
 PROCESS, NETWORK, DISK, DATA = "process", "network", "disk", "data"
 
@@ -32,6 +32,7 @@ class Kind:
         evidence: what psconform must see, or the fault does not count.
         lasts: it is a state, and must be given an end; else it is over by itself.
         restarts: who is struck is started again after a time.
+        asked: it is of workers alone, and the probe of the one that is struck tells psconform of it.
         amounts: its parameters.
     """
 
@@ -40,11 +41,14 @@ class Kind:
     evidence: str
     lasts: bool = False
     restarts: bool = False
+    asked: bool = False
     amounts: Mapping[str, Amount] = field(default_factory=dict)
 
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
+        if self.asked:
+            return faketime.lacking()
         return _network() if self.of == NETWORK else mount.lacks() if self.mounts else ""
 
     @property
@@ -80,6 +84,15 @@ KINDS: dict[str, Kind] = {
         "the process was seen stopped, and going on, twice at least",
         lasts=True,
         amounts={"percent": Amount("of the time that it has", 20, 1, 90)},
+    ),
+    "twice": Kind(PROCESS, "a second process of the task is started beside the first", "both ran at the same time"),
+    "clock": Kind(
+        PROCESS,
+        "the wall clock of a worker jumps, and then jumps back",
+        "its probe told that its clock has jumped, and that it is right again",
+        lasts=True,
+        asked=True,
+        amounts={"jump_s": Amount("seconds ahead; negative: behind", 3600, -1_000_000_000, 1_000_000_000)},
     ),
     "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
     "latency": Kind(
@@ -170,7 +183,11 @@ def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
 
 def check_available(names: Iterable[str], *, proxies: bool) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
-    kinds = {KINDS[name].of: KINDS[name] for name in names if KINDS[name].of == NETWORK or KINDS[name].mounts}
+    given = set(names)
+    for name in sorted(name for name in given if KINDS[name].asked):
+        if why := KINDS[name].lacks:
+            raise PsconformError(f"fault {name} needs {why}")
+    kinds = {KINDS[name].of: KINDS[name] for name in given if KINDS[name].of == NETWORK or KINDS[name].mounts}
     if DISK in kinds and (why := kinds[DISK].lacks):
         raise PsconformError(f"faults of the disk that last need {why}")
     if NETWORK not in kinds and not proxies:

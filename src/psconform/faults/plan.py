@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class _Entry(BaseModel):
     times: int | None = None
     lives_ms: int | None = None
     percent: int | None = None
+    jump_s: int | None = None
 
 
 class _File(BaseModel):
@@ -103,6 +104,10 @@ def _entry_text(fault: Fault) -> str:
     if fault.value:
         said["value"] = fault.value
     said |= dict(fault.amounts)
+    return _toml(said)
+
+
+def _toml(said: Mapping[str, Any]) -> str:
     return "[[fault]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items())
 
 
@@ -147,7 +152,9 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
                 raise BadInput(f"{place}: {name}", f"is not for {entry.kind}", value=getattr(entry, name))
         return [Fault(region=FOLDER if kind.mounts else NEWEST, **common)]
     _only("task", entry, place=place)
-    tasks = layout.worker_tasks if kind.of == DATA else layout.tasks
+    if kind.asked and (entry.task or "").partition(":")[0] == "ps":
+        raise BadInput(f"{place}: task", f"{entry.kind} is for workers: nothing in a ps tells", value=entry.task)
+    tasks = layout.worker_tasks if kind.of == DATA or kind.asked else layout.tasks
     return [Fault(task=task, **common) for task in _tasks(entry.task or "", tasks, layout, place=f"{place}: task")]
 
 
@@ -228,6 +235,8 @@ def _amounts(entry: _Entry, kind: Kind, *, place: str) -> tuple[tuple[str, int],
             raise BadInput(f"{place}: {name}", "is missing", hint=amount.about)
         if not amount.least <= value <= amount.most:
             raise BadInput(f"{place}: {name}", f"must be between {amount.least} and {amount.most}", value=value)
+        if name == "jump_s" and not value:
+            raise BadInput(f"{place}: {name}", "must not be 0: the clock would not jump", value=value)
         found.append((name, value))
     return tuple(found)
 

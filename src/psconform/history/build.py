@@ -62,14 +62,13 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
     inits: list[Init] = []
-    notes: list[str] = []
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
     last: dict[Task, AnyEvent] = {}
-    files = _event_files(folder, manifest)
+    files, notes = _of_tasks(_event_files(folder, manifest), manifest)
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):
@@ -263,12 +262,27 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     return list(dict.fromkeys(gaps))
 
 
+def _of_tasks(files: dict[Task, dict[int, Path]], manifest: Manifest) -> tuple[dict[Task, dict[int, Path]], list[str]]:
+    """These files without those of second processes, which psconform had started beside a task's own; notes of those.
+
+    They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others.
+    """
+    path = files.get(RUNNER, {}).get(0)
+    own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None and manifest.faults else None
+    seconds = {(event.of, event.incarnation) for event in own.of(Exit) if event.second} if own is not None else set()
+    kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
+    left_out = [(task, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
+    return kept, [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
+
+
 def _lost(own: EventFile, files: dict[Task, dict[int, Path]]) -> list[str]:
     """Lives of tasks that have left an event file, as psconform saw when they ended, which is not there any more."""
     lives: Counter[str] = Counter()
     lost, there = [], {str(task): found for task, found in files.items()}
     for event in own.of(Exit):
-        life = lives[event.of]
+        if event.second:
+            continue
+        life = lives[event.of] if event.incarnation is None else event.incarnation
         if event.recorded and life not in there.get(event.of, {}):
             lost.append(f"{event.of}: what it recorded in incarnation {life} is missing")
         lives[event.of] += 1
@@ -281,7 +295,7 @@ def how_it_ended(status: int) -> str:
 
 
 def _ends(layout: Layout, file: EventFile, said: list[str], *, left: frozenset[Task]) -> list[str]:
-    exits = {event.of: event for event in file.events if isinstance(event, Exit)}
+    exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
     for task in (task for task in left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else ["psconform's own record of the run has no end event"]

@@ -178,6 +178,10 @@ class Exit(Event, tag="exit", frozen=True):
     status: Annotated[int, Meta(description="exit status; minus the signal number if a signal ended it")]
     stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
     recorded: Annotated[bool, Meta(description="this life of it has left an event file")] = False
+    incarnation: Annotated[
+        Count | None, Meta(description="of its lives, which one; left out: they ended in the order of their starts")
+    ] = None
+    second: Annotated[bool, Meta(description="a second process, beside the task's own: the task has not ended")] = False
 
 
 class FaultEvent(Event, tag="fault", frozen=True):

@@ -4,7 +4,8 @@ Run as ``python -m psconform.launchers.keeper [MODULE ...]``; the modules are im
 point are forked from this warm process (importing TensorFlow costs seconds, a fork milliseconds). Other tasks are
 started cold. Requests arrive as JSON lines on standard input, reports leave as JSON lines on standard output:
 
-    {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path}
+    {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path,
+     "remains": [path with {pid}, ...]}                       (files to delete when it has ended)
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
     {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more;
@@ -60,6 +61,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.tasks: dict[int, str] = {}  # pid -> id
+        self.remains: dict[int, list[str]] = {}  # pid -> files that it leaves behind
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
         self.scratch: set[str] = set()  # folders, URLs and mounts to delete if psconform goes away
@@ -90,6 +92,7 @@ class Keeper:
             self.report(failed=request["start"], why=why.decode(errors="replace"))
             return
         self.tasks[pid] = request["start"]
+        self.remains[pid] = [path.replace("{pid}", str(pid)) for path in request["remains"]]
         self.report(started=request["start"], pid=pid)
 
     def stop(self, ids: list[str], grace: float) -> None:
@@ -127,7 +130,15 @@ class Keeper:
             if task is not None:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
+                self.clear_up(pid)
                 self.report(exit=task, status=os.waitstatus_to_exitcode(status))
+
+    def clear_up(self, *pids: int) -> None:
+        """Delete what these processes, which have ended, have left behind."""
+        for pid in pids:
+            for path in self.remains.pop(pid, ()):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def tick(self) -> None:
         """Kill what outlived its grace."""
@@ -270,6 +281,7 @@ def main(modules: list[str]) -> int:
         keeper.serve(wake)
     finally:
         kill_descendants()
+        keeper.clear_up(*keeper.remains)
         for place in keeper.scratch:
             delete(place)
     return 0

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,8 @@ class Ended:
 
     task: Task
     status: int
+    pid: int
+    second: bool = False  # it ran beside the process of the task, which may still be there
 
 
 class LocalLauncher:
@@ -66,6 +68,7 @@ class LocalLauncher:
         self._started: dict[str, int] = {}
         self._running: dict[str, Task] = {}
         self._keys: dict[Task, str] = {}  # of its latest start
+        self._seconds: set[str] = set()  # keys of processes that run beside the one of their task
         self._ended: list[Ended] = []
         self._stopped = self._lost = False
         self._locks: list[socket.socket] = []
@@ -84,10 +87,37 @@ class LocalLauncher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def start(self, task: Task, command: Command, *, env: Mapping[str, str], log: Path) -> int:
-        """Start one task; returns its process id. Raises PsconformError if it cannot be executed."""
-        key = self._keys[task] = f"{self._generation}/{task}/{len(self._started)}"
-        forked = self.warm and bool(command.entry)
+    def start(
+        self,
+        task: Task,
+        command: Command,
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        second: bool = False,
+        cold: bool = False,
+        remains: Sequence[str] = (),
+    ) -> int:
+        """Start one task; returns its process id.
+
+        Args:
+            task: whom the process is.
+            command: what it runs.
+            env: is added to the environment of psconform and of the command.
+            log: standard output and error are appended to it.
+            second: it runs beside the process of that task, and is none of ``running``.
+            cold: by its argv, even if it could be forked.
+            remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
+
+        Raises:
+            PsconformError: it cannot be executed.
+        """
+        key = f"{self._generation}/{task}/{len(self._started)}"
+        if second:
+            self._seconds.add(key)
+        else:
+            self._keys[task] = key
+        forked = self.warm and bool(command.entry) and not cold
         environment = {
             **os.environ,
             "TMPDIR": str(self.temporary),
@@ -102,6 +132,7 @@ class LocalLauncher:
             env=environment,
             log=str(log),
             cwd=command.cwd or str(log.parent),
+            remains=list(remains),
         )
         self._running[key] = task
         while key not in self._started:
@@ -131,7 +162,7 @@ class LocalLauncher:
     @property
     def running(self) -> tuple[Task, ...]:
         """Tasks that have not ended."""
-        return tuple(self._running.values())
+        return tuple(task for key, task in self._running.items() if key not in self._seconds)
 
     def signal(self, task: Task, number: int) -> None:
         """Send a signal to a task's process group."""
@@ -156,6 +187,16 @@ class LocalLauncher:
         """The task whose process group it is, or was in this run; empty if none's."""
         return next((key.split("/")[1] for key, pid in self._started.items() if pid == group), "")
 
+    def state_of(self, pid: int) -> str:
+        """State letter of a process that ``start`` has returned; empty if it is gone or cannot be told."""
+        return process_state(pid) if pid in self._started.values() else ""
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process of a task, and to what it has started."""
+        for key in self._running.keys() & self._seconds:
+            if self._started.get(key) == pid:
+                self._send(signal=key, number=signal.SIGKILL)
+
     def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
         """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""
         ended: list[Ended] = []
@@ -171,6 +212,7 @@ class LocalLauncher:
         self._generation += 1
         self._started.clear()
         self._keys.clear()
+        self._seconds.clear()
         for lock in self._locks:
             lock.close()
         self._locks.clear()
@@ -234,7 +276,8 @@ class LocalLauncher:
         if "started" in report:
             self._started[report["started"]] = int(report["pid"])
         elif "exit" in report and (task := self._running.pop(report["exit"], None)) is not None:
-            self._ended.append(Ended(task, int(report["status"])))
+            key = report["exit"]
+            self._ended.append(Ended(task, int(report["status"]), self._started.get(key, 0), key in self._seconds))
         elif "stopped" in report:
             self._stopped = True
         self._check_alive(report)

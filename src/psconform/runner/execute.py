@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,20 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults import faketime
 from ..faults.control import Control
+from ..faults.fault import ASKED
 from ..faults.kinds import KINDS
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
 from ..launchers.local import Ended, LocalLauncher
 from ..layout import Layout, Task
 from ..probe import CONTROL, EventLog
-from ..targets.target import Job, Ready
+from ..targets.target import Job
 from ..workloads.digits import write_data
 from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
-from .inject import injectors
+from .inject import clock_of, injectors
 from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
+from .ready import is_ready
 from .stacks import ask_for_stacks
 from .strikes import Strikes
 
@@ -119,13 +121,17 @@ class _Execution:
     reasons: list[str] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
     sizes: dict[Path, int] = field(default_factory=dict)
-    lives: dict[Task, int] = field(default_factory=dict)  # how often it was started again
+    lives: dict[Task, int] = field(default_factory=dict)  # incarnation of the process that is the task
+    started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
+    seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     acked: int = 0
     acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
         self.layout = self.manifest.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
+        # whose clock may jump
+        self.clocks = {fault.task for fault in self.plan.faults if fault.kind in ASKED and fault.task is not None}
         self.began = time.monotonic()
         self.trained_since: float | None = None
         run = self.manifest.run
@@ -153,11 +159,16 @@ class _Execution:
         disk = None
         if any(KINDS[fault.kind].mounts for fault in self.plan.faults):
             disk = self.cleanup.enter_context(mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose))
-        faults = injectors(self.plan, self.launcher, self.links, folder=self.folder, life=self._life, disk=disk)
+        faults = injectors(
+            self.plan, self.launcher, self.links, folder=self.folder, life=self._life, seconds=self, disk=disk
+        )
         hold = None if self.links is None else self._hold
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
         late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
+        for task in self.clocks:
+            faketime.write(clock_of(self.launcher, task), 0)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
+        self.started = dict.fromkeys(self.layout.tasks, 0)
         for job in ("ps", "worker"):
             tasks = [task for task in self.layout.tasks if task.job == job and task not in late]
             for task in tasks:
@@ -168,6 +179,33 @@ class _Execution:
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""
+        self.lives[task] = self.started[task]
+        self._start(task)
+        self.states[task] = "running"
+
+    def start_second(self, task: Task) -> int:
+        """Start a second process of a task; returns its process id."""
+        life = self.started[task]
+        pid = self._start(task, second=True)
+        self.seconds[pid] = task, life
+        return pid
+
+    def state_of(self, pid: int) -> str:
+        """State letter of a second process; empty if it has ended."""
+        return self.launcher.state_of(pid)
+
+    def recorded(self, pid: int) -> bool:
+        """A second process has begun to record."""
+        return self._events_of(*self.seconds[pid]).exists()
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process."""
+        self.launcher.kill_second(pid)
+
+    def _start(self, task: Task, *, second: bool = False) -> int:
+        """Start a process that is this task, its next incarnation."""
+        life = self.started[task]
+        self.started[task] += 1
         workload: dict[str, str | int | float] = {
             "workload": self.manifest.workload.name,
             "steps": self.manifest.workload.steps,
@@ -175,18 +213,29 @@ class _Execution:
             "compression": self.manifest.workload.compression,
             **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
-        self.lives[task] += 1
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
         command = self.plan.target.command(task, known, layout=self.layout, workload=workload)
         env = {
             "PSCONFORM_SPEC": str(self.spec),
             "PSCONFORM_TASK": str(task),
             "PSCONFORM_RUN": self.manifest.run,
-            "PSCONFORM_INCARNATION": str(self.lives[task]),
+            "PSCONFORM_INCARNATION": str(life),
             CONTROL: self.control.address,
         }
-        self.launcher.start(task, command, env=env, log=log_of(self.folder, task))
-        self.states[task] = "running"
+        jumps = task in self.clocks
+        library = faketime.find() if jumps else None
+        if library is not None:
+            mine = faketime.copy(library, self.launcher.temporary)
+            env |= faketime.environment(mine, clock_of(self.launcher, task), dict(command.env))
+        return self.launcher.start(
+            task,
+            command,
+            env=env,
+            log=log_of(self.folder, task, second=life if second else 0),
+            second=second,
+            cold=jumps,
+            remains=faketime.REMAINS if jumps else (),
+        )
 
     def watch(self) -> None:
         """Follow the record until every worker has ended, or training has not moved for too long since all healed."""
@@ -247,10 +296,14 @@ class _Execution:
             self._note(ended, stopped=True)
 
     def _note(self, ended: Ended, *, stopped: bool = False) -> None:
+        if ended.second:
+            self._note_second(ended)
+            return
         task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         more = {"stopped": stopped, "recorded": self._events_of(task).exists()}
-        self.log.write("exit", of=str(task), status=ended.status, **{name: True for name, said in more.items() if said})
+        said = {name: True for name, true in more.items() if true}
+        self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             if not marker.exists():
@@ -266,17 +319,24 @@ class _Execution:
         assert self.links is not None
         return Sent(self.links, worker, [task for task in self.layout.tasks if task.job == "ps"])
 
+    def _note_second(self, ended: Ended) -> None:
+        """A second process has ended: the task has not."""
+        task, life = self.seconds[ended.pid]
+        self.log.write("exit", of=str(task), status=ended.status, incarnation=life, second=True)
+        how = "ended" if ended.status == 0 else how_it_ended(ended.status)
+        self.strikes.second_ended(ended.pid, f"{how}{self._last_words(task, second=life)}")
+
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""
         return self.lives.get(task) if self.launcher.state(task) else None
 
-    def _events_of(self, task: Task) -> Path:
-        """What the present life of a task records into."""
-        life = self.lives.get(task, 0)
+    def _events_of(self, task: Task, life: int | None = None) -> Path:
+        """What a life of a task records into, by default the present one."""
+        life = self.lives.get(task, 0) if life is None else life
         return self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
 
-    def _last_words(self, task: Task) -> str:
-        tail = log_tail(self.folder, task)
+    def _last_words(self, task: Task, *, second: int = 0) -> str:
+        tail = log_tail(self.folder, task, second=second)
         return f"; its log ends: {tail[-1]}" if tail else ""
 
     def _grown(self) -> bool:
@@ -317,7 +377,7 @@ class _Execution:
         for task in tasks:
             ready = self.job(task).ready
             deadline = time.monotonic() + ready.timeout_s
-            while not self._is_ready(task, ready, addresses[task]):
+            while not is_ready(ready, addresses[task], log_of(self.folder, task)):
                 for ended in self.launcher.poll(TICK_S):
                     self._note(ended)
                 if self.states[task] != "running" or time.monotonic() > deadline:
@@ -325,17 +385,3 @@ class _Execution:
                     sign = f"port {addresses[task]}" if ready.port else f"the text {ready.log!r} in its log"
                     tail = "; ".join(log_tail(self.folder, task)) or "empty"
                     raise PsconformError(f"{task} {what} (waited for {sign}); its log ends: {tail}")
-
-    def _is_ready(self, task: Task, ready: Ready, address: str) -> bool:
-        if ready.port:
-            host, _, port = address.rpartition(":")
-            try:
-                with socket.create_connection((host, int(port)), timeout=1.0):
-                    pass
-            except OSError:
-                return False
-        if ready.log:
-            path = log_of(self.folder, task)
-            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-            return re.search(ready.log, text) is not None
-        return True

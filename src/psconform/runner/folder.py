@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..errors import BadInput
-from ..faults.fault import Fault
+from ..faults.fault import ASKED, Fault
 from ..faults.plan import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
@@ -77,6 +77,8 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         spec["poison"] = [{"task": str(f.task), "step": f.when.step, "value": f.value} for f in poisons]
     if any(fault.outside for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
         spec["strikes"] = [strike for fault in faults if fault.outside for strike in fault.strikes]
+        if asked := sorted({str(fault.task) for fault in faults if fault.kind in ASKED}):
+            spec["clocks"] = asked
         spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()
@@ -95,15 +97,15 @@ def _vector_every(manifest: Manifest) -> int:
     return every if written * size * layout.workers <= VECTORS_MIB << 20 else 0
 
 
-def log_of(folder: Path, task: Task) -> Path:
-    """Where a task's standard output and error go."""
-    return folder / "logs" / f"{task.slug}.log"
+def log_of(folder: Path, task: Task, *, second: int = 0) -> Path:
+    """Where a task's standard output and error go; those of a second process of it, by its incarnation, elsewhere."""
+    return folder / "logs" / f"{task.slug}{f'.{second}' if second else ''}.log"
 
 
-def log_tail(folder: Path, task: Task, *, lines: int = 5) -> list[str]:
-    """The last lines of a task's log."""
+def log_tail(folder: Path, task: Task, *, lines: int = 5, second: int = 0) -> list[str]:
+    """The last lines of a task's log, or of that of a second process of it."""
     try:
-        text = log_of(folder, task).read_text(encoding="utf-8", errors="replace")
+        text = log_of(folder, task, second=second).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-lines:]

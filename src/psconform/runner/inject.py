@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults.clock import Jumps
 from ..faults.disk import Damages
 from ..faults.fault import Fault
 from ..faults.injectors import Ends, Injector, Late, Life, Stops, Throttles
 from ..faults.kinds import DISK, KINDS, NETWORK
 from ..faults.mount import Breaks, Disk
+from ..faults.second import Seconds, Twice
 from ..launchers.local import LocalLauncher
+from ..layout import Task
 from .folder import CHECKPOINTS
 from .plan import Plan
 
@@ -19,35 +22,67 @@ if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.links import Links
 
 
+def clock_of(launcher: LocalLauncher, task: Task) -> Path:
+    """The file from which a task whose clock may jump reads how far it is ahead; deleted with the tasks."""
+    return launcher.temporary / f"clock-{task.slug}"
+
+
 def injectors(
-    plan: Plan, launcher: LocalLauncher, links: Links | None, *, folder: Path, life: Life, disk: Disk | None = None
+    plan: Plan,
+    launcher: LocalLauncher,
+    links: Links | None,
+    *,
+    folder: Path,
+    life: Life,
+    seconds: Seconds,
+    disk: Disk | None = None,
 ) -> dict[Fault, Injector]:
-    """One for each fault that psconform strikes; ``disk`` is what is mounted over the folder for checkpoints."""
+    """One for each fault that psconform strikes.
+
+    ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints.
+    """
     found: dict[Fault, Injector] = {}
     for fault in (fault for fault in plan.faults if fault.outside):
-        if KINDS[fault.kind].of == NETWORK:
-            if links is None:
-                raise PsconformError(f"fault {fault.kind} {fault} needs proxies between the tasks")
-            from ..faults.closing import ClosesLate
-            from ..faults.network import Disturbs
-
-            if fault.kind == "slow-close":
-                found[fault] = ClosesLate(fault, links, life=life)
-                continue
-            found[fault] = Disturbs(fault, links, seed=plan.workload.seed, life=life)
-        elif KINDS[fault.kind].mounts:
-            if disk is None:
-                raise PsconformError(f"fault {fault.kind} {fault} needs a file system over the folder for checkpoints")
-            found[fault] = Breaks(fault, disk)
-        elif KINDS[fault.kind].of == DISK:
-            where = folder / CHECKPOINTS if disk is None else disk.below
-            found[fault] = Damages(fault, where, seed=plan.workload.seed)
-        elif fault.kind == "late":
-            found[fault] = Late()
-        elif fault.kind == "stop":
-            found[fault] = Stops(fault, launcher)
-        elif fault.kind == "throttle":
-            found[fault] = Throttles(fault, launcher)
+        of = KINDS[fault.kind].of
+        if of == NETWORK:
+            found[fault] = _of_links(fault, links, seed=plan.workload.seed, life=life)
+        elif of == DISK:
+            found[fault] = _of_disk(fault, disk, folder / CHECKPOINTS, seed=plan.workload.seed)
         else:
-            found[fault] = Ends(fault, launcher)
+            found[fault] = _of_task(fault, launcher, seconds)
     return found
+
+
+def _of_links(fault: Fault, links: Links | None, *, seed: int, life: Life) -> Injector:
+    if links is None:
+        raise PsconformError(f"fault {fault.kind} {fault} needs proxies between the tasks")
+    from ..faults.closing import ClosesLate
+    from ..faults.network import Disturbs
+
+    if fault.kind == "slow-close":
+        return ClosesLate(fault, links, life=life)
+    return Disturbs(fault, links, seed=seed, life=life)
+
+
+def _of_disk(fault: Fault, disk: Disk | None, folder: Path, *, seed: int) -> Injector:
+    if not KINDS[fault.kind].mounts:
+        return Damages(fault, folder if disk is None else disk.below, seed=seed)
+    if disk is None:
+        raise PsconformError(f"fault {fault.kind} {fault} needs a file system over the folder for checkpoints")
+    return Breaks(fault, disk)
+
+
+def _of_task(fault: Fault, launcher: LocalLauncher, seconds: Seconds) -> Injector:
+    assert fault.task is not None
+    match fault.kind:
+        case "late":
+            return Late()
+        case "stop":
+            return Stops(fault, launcher)
+        case "throttle":
+            return Throttles(fault, launcher)
+        case "clock":
+            return Jumps(fault, clock_of(launcher, fault.task), launcher)
+        case "twice":
+            return Twice(fault, launcher, seconds)
+    return Ends(fault, launcher)

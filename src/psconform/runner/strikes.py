@@ -16,7 +16,7 @@ from ..layout import Task
 from ..probe import EventLog
 
 EFFECT_S = 10.0
-"""A signal that has shown no effect after this long is not evidence of a fault."""
+"""A signal that has shown no effect after this long is no evidence; nor is a push sent that has not been by then."""
 GONE_S = 5.0
 """Nor is there more to see of an end that nothing of the target has shown for this long: the proxy's word has to do."""
 STANDSTILL_S = 1.0
@@ -115,6 +115,11 @@ class Strikes:
                 return True
         return False
 
+    def second_ended(self, pid: int, how: str) -> None:
+        """A second process of a task has ended; says how."""
+        for state in self._states:
+            state.injector.second_ended(pid, how)
+
     def returns(self, task: Task) -> bool:
         """Whether a task that has ended is to be started again."""
         return any(
@@ -162,12 +167,15 @@ class Strikes:
             elif state.status == "failed" and state.struck:
                 lines.append(f"{state.name} was not healed{state.why}")
             elif state.status in ("sending", "striking", "failed") or not state.struck:
-                lines.append(f"{state.name} was not seen to take effect{state.why}")
+                unseen = "" if ":" in state.why else state.injector.unseen
+                lines.append(f"{state.name} was not seen to take effect{state.why}{unseen}")
             elif state.status in ("struck", "healing") and state.fault.heals:
                 lines.append(f"{state.name} was not healed when the run ended")
         return lines
 
     def _arrived(self, arrival: Arrival) -> None:
+        for state in self._states:
+            state.injector.heard(arrival)
         for state in self._states:
             until, who = state.fault.until, state.fault.ends_where
             there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
@@ -216,11 +224,14 @@ class Strikes:
     def _watch(self, state: _State, now: float) -> None:
         evidence = state.injector.evidence()
         if state.status == "struck":
+            if over := state.injector.over():
+                state.off_ns = time.monotonic_ns()
+                self._healed(state, over)
             return
         if evidence:
             self._struck(state, evidence)
-        elif state.injector.holds and now - state.since > EFFECT_S:
-            state.status, state.why = "failed", f" within {EFFECT_S:.0f} s"
+        elif state.injector.holds and now - state.since > state.injector.effect_s:
+            state.status, state.why = "failed", f" within {state.injector.effect_s:.0f} s"
             self._let_go(state)
 
     @staticmethod

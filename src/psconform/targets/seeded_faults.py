@@ -128,6 +128,15 @@ FAULTY: dict[str, Defect] = {
         checkpoint_every=10,
         patience_s=8.0,
     ),
+    "claims-unchecked": Defect(
+        "a second process of a worker, which finds its address taken, trains all the same, past the counters",
+        "R2",
+        ("R1", "S1", "A6"),  # past the counters is outside any round, too
+        workers=2,
+        steps=60,
+        faults=('kind = "twice", task = "worker:1", at = 10',),
+        slow="worker:0=100ms",
+    ),
     "joins-blind": Defect(
         "a worker that comes back pushes its first gradient before it has read anything",
         "M1",

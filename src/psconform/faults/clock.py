@@ -1,0 +1,67 @@
+"""clock: the wall clock of one worker jumps, and later jumps back.
+
+The evidence is the worker's own: its probe says what its clock shows, at each step, and beside it what the monotonic
+clock shows, which all processes of a machine share and which is not faked. So it does not matter how long that takes
+to be read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import faketime
+from .control import Arrival
+from .fault import Fault
+from .injectors import Injector, Processes
+
+
+class Jumps(Injector):
+    """One jump, there and back. ``offsets`` is what the worker's libfaketime reads."""
+
+    holds = False  # whoever waits does not look at its clock: it is at the next step that it tells of it
+
+    def __init__(self, fault: Fault, offsets: Path, processes: Processes) -> None:
+        assert fault.task is not None
+        self._task, self._offsets, self._processes = fault.task, offsets, processes
+        self._jump_s = dict(fault.amounts)["jump_s"]
+        self._there = False
+        self._seen = self._back = ""
+        self.unseen = ": its probe has not told what its clock shows"
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
+
+    def inject(self) -> None:
+        faketime.write(self._offsets, self._jump_s)
+        self._there = True
+
+    def heard(self, arrival: Arrival) -> None:
+        """What its probe says of its clock counts once that has jumped at least half of the way."""
+        if arrival.task != str(self._task) or arrival.ahead_s is None:
+            return
+        self.unseen = ""
+        ahead_s = arrival.ahead_s
+        jumped = abs(ahead_s - self._jump_s) < abs(self._jump_s) / 2
+        if self._there and jumped:
+            self._seen = self._seen or f"its clock is {_apart(ahead_s)}"
+        elif not self._there and not jumped and abs(ahead_s) < abs(self._jump_s) / 2:
+            self._back = self._back or f"its clock is {_apart(ahead_s)}"
+
+    def evidence(self) -> str:
+        return self._seen
+
+    def heal(self) -> None:
+        faketime.write(self._offsets, 0)
+        self._there, self._back = False, ""
+
+    def healed(self) -> str:
+        if self._back:
+            return self._back
+        return "" if self._processes.state(self._task) else "the process with that clock has ended"
+
+    def gone(self) -> str:
+        return "its clock was set back, and it has not told of it since"
+
+
+def _apart(seconds: float) -> str:
+    return f"{abs(seconds):.1f} s {'behind' if round(seconds, 1) < 0 else 'ahead'}"
