@@ -58,3 +58,19 @@ def test_the_step_that_ends_a_fault_may_come_with_the_one_that_begins_it(launche
     events = [json.loads(line) for line in (tmp_path / "psconform-0.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [event["on"] for event in events if event["kind"] == "fault"] == [True, False]
     assert launcher.state(VICTIM) not in ("T", "")
+
+
+@pytest.mark.parametrize(("status", "missing"), [(0, 0), (1, 0), (-9, 1)])
+def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_path, status, missing):
+    """Short work: between SIGCONT and the next look it is over. A signal may have come while it was stopped."""
+    (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        strikes = Strikes({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        (state,), deadline = strikes._states, time.monotonic() + LONG_S
+        while state.status != "healing":
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+        assert not strikes.killed(VICTIM, status)
+        assert len(strikes.missing()) == missing
+    log.close()

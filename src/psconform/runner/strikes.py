@@ -103,7 +103,11 @@ class Strikes:
     def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
         for state in self._states:
-            if state.fault.kind == "stop" and state.fault.task == task and state.status in ("struck", "healing"):
+            if state.fault.kind != "stop" or state.fault.task != task or state.status not in ("struck", "healing"):
+                continue
+            if state.status == "healing" and status >= 0:  # it was told to go on, and who has an exit status did
+                self._healed(state, f"it went on, and ended with exit status {status}")
+            else:
                 state.status, state.why = "failed", f": {task} ended while it was stopped"
         for state in self._states:
             if state.status == "striking" and state.fault.task == task and isinstance(state.injector, Ends):
