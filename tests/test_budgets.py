@@ -36,6 +36,18 @@ def test_what_was_accepted_between_two_faults_and_rolled_back_later_counts(story
     assert {"L1", "L3"} <= violated(judged)
 
 
+def test_the_first_of_its_kind_that_is_not_survived_is_no_budget(story):
+    """Three times a ps was lost, and that was survived; the worker that dies then is the first one."""
+    story.step(1)
+    story.spaced()
+    story.step(0)
+    story.kill("worker:1")
+    story.fault("kill", "worker:1", on=False)
+    judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    assert "L3" not in statuses(judged)
+    assert "L1" in violated(judged)
+
+
 @pytest.mark.parametrize(("times", "between"), [(2, 1), (4, 0)])
 def test_fewer_faults_or_several_at_once_say_nothing_of_budgets(story, times, between):
     """Four faults with no update between them are one."""

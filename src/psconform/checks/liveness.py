@@ -51,16 +51,22 @@ def windowed_budgets(history: History) -> Verdict:
     """L3: fault budgets are windowed, not for life: the third of spaced faults is no worse than the first.
 
     Faults are spaced if an update was accepted after the one was healed and before the next one struck. Of three or
-    more that are, training survives the last as it did those before: it ends as L1 asks. The witness is how often it
-    went well, and what L1 has to say.
+    more that are, of one kind and of the same tasks or links, training survives the last as it did those before: it
+    ends as L1 asks. The witness is how often it went well, and what L1 has to say.
 
-    Assumes: as L1. A trainer that does not survive its first fault is L1's alone.
+    Assumes: as L1. A trainer that does not survive its first fault, or the first of a kind, is L1's alone.
     """
     faults = sorted((f for f in history.faults if f.on_ns and f.kind not in OVER), key=lambda fault: fault.on_ns)
-    rounds = _spaced(history, faults)
-    if len(rounds) < SPACED:
-        return not_judged("needs three faults with updates between them")
+    alike: dict[tuple[str, str], list[Struck]] = {}
+    for fault in faults:
+        alike.setdefault((fault.kind, fault.of), []).append(fault)
+    spaced = {key: _spaced(history, group) for key, group in alike.items()}
     verdict = no_hang(history)
+    if verdict.status == "violated":  # whatever struck last, it was not survived
+        spaced = {key: rounds for key, rounds in spaced.items() if alike[key][-1] is faults[-1]}
+    rounds = max(spaced.values(), key=len, default=[])
+    if len(rounds) < SPACED:
+        return not_judged("needs three faults of one kind and of the same, with updates between them")
     if verdict.status != "violated":
         return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
     before = ", ".join(fault.what for fault in rounds[:-1])
