@@ -2,8 +2,9 @@
 
 What the servers answer travels on the connections that the worker has dialled, so that stream alone is stalled, from
 before the push; what a server asks for on connections of its own (with TensorFlow, the gradient itself) still comes.
-Once the worker has sent something and all is quiet, it waits for an answer that is in the proxy. Whether the push was
-applied by then only a read would tell, and it does not matter: the worker cannot know it either.
+Once the worker has sent a gradient's bytes and all is quiet, it waits for an answer that is in the proxy. Whether the
+push was applied by then only a read would tell, and it does not matter: the worker cannot know it either. Of a trainer
+that reads parameters in the same call those are held back, too: it sends less, and the phase is not reached.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ QUIET_S = 0.15
 
 
 class Sent:
-    """One push of a worker whose answers are held back until `let_go`."""
+    """One push of a worker, ``least`` bytes or more, whose answers are held back until `let_go`."""
 
-    def __init__(self, links: Links, worker: Task, servers: Iterable[Task]) -> None:
+    def __init__(self, links: Links, worker: Task, servers: Iterable[Task], *, least: int) -> None:
+        self._least = least
         self._links, self._worker, self._servers = links, worker, tuple(servers)
         self._held = tuple((worker, server) for server in self._servers)
         links.hold(self._held)
@@ -38,9 +40,9 @@ class Sent:
         sent = sum(meter.sent for meter in self._out.values()) + sum(meter.received for meter in self._back.values())
         if sent != self._bytes:
             self._bytes, self._since = sent, time.monotonic()
-        if not sent or time.monotonic() - self._since < QUIET_S:
+        if sent < self._least or time.monotonic() - self._since < QUIET_S:
             return ""
-        return f"{sent} bytes of a push of {self._worker} were sent, and no answer had come"
+        return f"{self._worker} had sent {sent} bytes of its push, and no answer had come"
 
     def let_go(self) -> None:
         """Let the answers come."""

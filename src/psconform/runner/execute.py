@@ -317,7 +317,10 @@ class _Execution:
         from ..faults.sent import Sent  # what it imports is an extra
 
         assert self.links is not None
-        return Sent(self.links, worker, [task for task in self.layout.tasks if task.job == "ps"])
+        servers = [task for task in self.layout.tasks if task.job == "ps"]
+        workload = self.manifest.workload
+        entries = 2 * self.layout.workers * workload.steps if workload.is_ledger else 1  # of a gradient, at least
+        return Sent(self.links, worker, servers, least=4 * entries)
 
     def _note_second(self, ended: Ended) -> None:
         """A second process has ended: the task has not."""
