@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
 from psconform.checks.throughput import BACK_S, LEAST
+from psconform.layout import Layout
+from psconform.runner.verdicts import judge_folder
 
-from .stories import Story, stretched
+from .mutations import rechained
+from .stories import CLAIMS, Story, stretched
 from .test_checks_recovery import statuses, violated
 
 
@@ -74,3 +80,28 @@ def test_training_is_as_fast_again_some_time_after_the_fault(tmp_path, pause_s, 
     judged = stretched(story.folder, pause_s=pause_s, slower=slower)
     assert statuses(judged).get("L2") == status
     assert violated(judged) == ({"L2"} if status == "violated" else set())
+
+
+def test_up_to_a_bound_on_staleness_a_worker_may_be_faster_before(tmp_path):
+    layout = Layout(ps=2, workers=2, update="async", staleness=30)
+    claims = dataclasses.replace(CLAIMS, staleness="bounded")
+    story = Story(tmp_path / "run", steps=3 * LEAST, layout=layout, claims=claims)
+    story.long_after(LEAST + 2)
+    story.finish()
+    assert "L2" not in statuses(stretched(story.folder, pause_s=BACK_S + 1, slower=1e4))
+
+
+def test_a_last_fault_that_lasts_much_longer_is_no_budget(story):
+    story.step(1)
+    story.spaced()
+    story.finish()
+    story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    path = story.folder / "events/psconform-0.jsonl"
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    last = max(i for i, event in enumerate(events) if event["kind"] == "fault")
+    for event in events[last:]:
+        event["mono_ns"] += int(1e11)
+    path.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in events])))
+    judged = judge_folder(story.folder)
+    assert "L3" not in statuses(judged)
+    assert "L1" in violated(judged)

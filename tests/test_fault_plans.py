@@ -117,6 +117,7 @@ def test_amounts_have_usual_values():
         (entry(kind="kill", task="ps:0", at=1, until=3), "fault 1: until: is not for kill, which is over by itself"),
         (entry(kind="full", at=1), "fault 1: full needs one end, until or for, got 'none'"),
         (entry(kind="full", at=1, until=2, ms=3), "fault 1: ms: is not for full, got 3; valid: none"),
+        ('[[fault]]\nkind = "kill"\nat = ' + "1" * 5000, "plan.toml: is not TOML: "),
         (entry(kind="slow-disk", at=1, until=2, ms=0), "fault 1: ms: must be between 1 and 60000, got 0"),
         (entry(kind="stop", task="ps:0", at=1), "fault 1: stop needs one end, until or for, got 'none'. Give until"),
         (entry(kind="stop", task="ps:0", at=1, until=3, for_="1s"), "one end, until or for, got 'until and for'"),

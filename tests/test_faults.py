@@ -75,6 +75,7 @@ def test_stop():
         ({"stop": ["worker:1@5..3s"]}, "from a step to a step, or from a time to a time"),
         ({"stop": ["worker:1@5..50"]}, "--stop: there are 50 steps"),
         ({"stop": ["worker:0@20..checkpointing"]}, "--stop: must end at a step or a time"),
+        ({"stop": ["worker:0@20..sent:30"]}, "--stop: must end at a step or a time"),
         ({"stop": ["worker:1@3..5"], "restart_after": "5s"}, "--restart-after: is for --kill, got '5s'"),
         ({"kill": ["worker:1@3"], "restart_after": "soon"}, "--restart-after: the time must be a number"),
         ({"kill": ["worker:1@3"], "restart_after": "1e999999999999s"}, "--restart-after: the time must be a number"),

@@ -9,7 +9,11 @@ import pytest
 
 from psconform import judge
 from psconform.errors import BadInput
+from psconform.faults.plan import parse_plan
+from psconform.layout import Layout
+from psconform.probe import EventLog
 from psconform.runner.plan import make_plan
+from psconform.runner.poison import ran_out
 from psconform.runner.session import Session
 
 pytestmark = pytest.mark.psconform
@@ -109,3 +113,35 @@ def test_a_plan_of_too_little_data_is_refused(tmp_path, task, step, says):
     batches = "worker:0=9" if "twice" in says else ()
     with pytest.raises(BadInput, match=says):
         make_plan(faults=path, layout="ps=1,worker=2", batches=batches, out=tmp_path / "run")
+
+
+def test_only_the_task_itself_runs_out_of_data(tmp_path):
+    """What a second process has pushed says nothing, nor what is no event."""
+    (tmp_path / "events").mkdir()
+    own = ['{"kind":"push","step":3}', '["push"]', '{"kind":"push"}', '{"kind":"push","step":null}', '{"kind":"push"']
+    (tmp_path / "events/worker-1.jsonl").write_text("\n".join(own), encoding="utf-8")
+    (tmp_path / "events/worker-1.1.jsonl").write_text('{"kind":"push","step":19}\n', encoding="utf-8")
+    (fault,) = parse_plan(
+        '[[fault]]\nkind = "out-of-data"\ntask = "worker:1"\nat = 20', place="plan", layout=Layout(), steps=40
+    )
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0)
+    assert ran_out([fault], tmp_path, log, without={"worker-1.1.jsonl"}) != []
+    assert ran_out([fault], tmp_path, log) == []
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (("stop", "throttle"), "would end stop worker:1@5"),
+        (("throttle", "throttle"), "would end throttle worker:1@5"),
+        (("clock", "clock"), "would end clock worker:1@5"),
+    ],
+)
+def test_faults_that_would_end_each_other_are_refused(tmp_path, plan, says):
+    entries = [
+        f'[[fault]]\nkind = "{kind}"\ntask = "worker:1"\nat = {step}\nfor = "1s"\n'
+        for kind, step in zip(plan, (5, 9), strict=True)
+    ]
+    with pytest.raises(BadInput, match=says):
+        make_plan(faults="".join(entries), layout="ps=1,worker=2", out=tmp_path / "run")

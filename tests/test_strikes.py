@@ -9,7 +9,8 @@ import time
 import pytest
 
 from psconform.faults.control import Control
-from psconform.faults.injectors import Stops
+from psconform.faults.injectors import Ends, Stops
+from psconform.faults.plan import parse_plan
 from psconform.faults.short import parse_faults
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
@@ -74,3 +75,38 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
         assert not strikes.killed(VICTIM, status)
         assert len(strikes.missing()) == missing
     log.close()
+
+
+class Answers:
+    """A push whose answers are held back, and which is never sent."""
+
+    def __init__(self):
+        self.held = True
+
+    def look(self):
+        return ""
+
+    def let_go(self):
+        self.held = False
+
+
+def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_end(launcher, tmp_path):
+    kill = 'kind = "kill"\ntask = "worker:1"\nat = "worker:0@sent:4"\nrestart_after = "0s"\n'
+    (fault,) = parse_plan(f"[[fault]]\n{kill}", place="plan", layout=Layout(ps=1, workers=2), steps=20)
+    log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Answers()
+    with Control() as control, arrive(control, "worker:0", 4) as line:
+        options = {"restart": lambda _: None, "hold": lambda _: answers}
+        strikes, deadline = Strikes({fault: Ends(fault, launcher)}, control, log, **options), time.monotonic() + LONG_S
+        while not strikes.pending:
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=9.0)
+        assert strikes.lasting
+        assert line.recv(16) == b"go\n"  # it is to push
+        strikes.heal_all()
+        assert not answers.held
+        strikes.tick(heard_s=9.0)
+        assert not strikes.pending
+    log.close()
+    assert strikes.missing() == [
+        "fault kill worker:1@worker:0@sent:4 was not seen to take effect: the run was over before the push was sent"
+    ]

@@ -65,12 +65,20 @@ def windowed_budgets(history: History) -> Verdict:
     if verdict.status == "violated":  # whatever struck last, it was not survived
         spaced = {key: rounds for key, rounds in spaced.items() if alike[key][-1] is faults[-1]}
     rounds = max(spaced.values(), key=len, default=[])
+    if verdict.status == "violated" and _outlasts(rounds):
+        return not_judged("needs faults that last as long: the last one lasted longer than those that were survived")
     if len(rounds) < SPACED:
         return not_judged("needs three faults of one kind and of the same, with updates between them")
     if verdict.status != "violated":
         return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
     before = ", ".join(fault.what for fault in rounds[:-1])
     return violated([f"survived {before}; not {rounds[-1].what}", *verdict.witness])
+
+
+def _outlasts(rounds: list[Struck]) -> bool:
+    """The last lasted more than twice as long as each before it, and a second more: it may be that, not a budget."""
+    lasted = [fault.off_ns - fault.on_ns for fault in rounds if fault.off_ns]
+    return len(lasted) == len(rounds) > 1 and lasted[-1] > 2 * max(lasted[:-1]) + 10**9
 
 
 def _spaced(history: History, faults: list[Struck]) -> list[Struck]:

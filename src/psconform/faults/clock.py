@@ -24,7 +24,7 @@ class Jumps(Injector):
         assert fault.task is not None
         self._task, self._offsets, self._processes = fault.task, offsets, processes
         self._jump_s = dict(fault.amounts)["jump_s"]
-        self._there = False
+        self._there = self._wrong = False
         self._seen = self._back = ""
         self.unseen = ": its probe has not told what its clock shows"
 
@@ -44,7 +44,8 @@ class Jumps(Injector):
         jumped = abs(ahead_s - self._jump_s) < abs(self._jump_s) / 2
         if self._there and jumped:
             self._seen = self._seen or f"its clock is {_apart(ahead_s)}"
-        elif not self._there and not jumped and abs(ahead_s) < abs(self._jump_s) / 2:
+        self._wrong = not self._there and jumped
+        if not self._there and not jumped and abs(ahead_s) < abs(self._jump_s) / 2:
             self._back = self._back or f"its clock is {_apart(ahead_s)}"
 
     def evidence(self) -> str:
@@ -52,7 +53,7 @@ class Jumps(Injector):
 
     def heal(self) -> None:
         faketime.write(self._offsets, 0)
-        self._there, self._back = False, ""
+        self._there, self._wrong, self._back = False, False, ""
 
     def healed(self) -> str:
         if self._back:
@@ -60,7 +61,7 @@ class Jumps(Injector):
         return "" if self._processes.state(self._task) else "the process with that clock has ended"
 
     def gone(self) -> str:
-        return "its clock was set back, and it has not told of it since"
+        return "" if self._wrong else "its clock was set back, and it has not told of it since"
 
 
 def _apart(seconds: float) -> str:

@@ -27,12 +27,14 @@ class ClosesLate(Injector):
         self._name = f"{fault.kind}-{id(fault):x}"
         self._lives: dict[Task, int | None] = {}
         self._before: dict[Link, frozenset[int]] = {}  # what the destination has dialled, by its port
+        self._usual: dict[Task, int] = {}  # connections of the destinations to themselves, say
         self._held = self._seen = ""
 
     def inject(self) -> None:
         self._links.add(self._name, "slow_close", self._fault.links, delay=self._delay_ms)
         self._lives = {link.source: self._life(link.source) for link in self._fault.links}
         self._before = {link: self._dialled(link) for link in self._fault.links}
+        self._usual = {task: self._more_than_dialled(task) for task in self._destinations()}
 
     def evidence(self) -> str:
         """Seen twice: the end of a connection takes a moment even without the fault."""
@@ -57,7 +59,7 @@ class ClosesLate(Injector):
                 count += len(self._before[link] & ports)
             else:
                 self._before[link] = ports
-        count += sum(max(0, more) for more in map(self._more_than_dialled, self._destinations()))
+        count += sum(max(0, self._more_than_dialled(task) - usual) for task, usual in self._usual.items())
         return f"{count} connection(s) open whose other end had gone" if count else ""
 
     def _more_than_dialled(self, listener: Task) -> int:

@@ -206,8 +206,8 @@ class Throttles(Injector):
         if self._stopped and state == "T" and lasted >= PERIOD_S * (1 - self._share):
             self._times, self._away_s = self._times + 1, self._away_s + lasted
             self._turn(stop=False)
-        elif not self._stopped and state not in ("T", "") and lasted >= PERIOD_S * self._share:
-            self._turn(stop=True)
+        elif state not in ("T", "") and lasted >= PERIOD_S * (1.0 if self._stopped else self._share):
+            self._turn(stop=True)  # or it is another process by now, started again
         if self._times < 2:
             return ""
         return f"stopped {self._times} times, for {self._away_s:.2f} of {time.monotonic() - self._began:.2f} s"

@@ -83,9 +83,13 @@ KINDS: dict[str, Kind] = {
         "SIGSTOP and SIGCONT in turn, so that it has only some of its time",
         "the process was seen stopped, and going on, twice at least",
         lasts=True,
-        amounts={"percent": Amount("of the time that it has", 20, 1, 90)},
+        amounts={"percent": Amount("of the time that it has", 20, 20, 90)},
     ),
-    "twice": Kind(PROCESS, "a second process of the task is started beside the first", "both ran at the same time"),
+    "twice": Kind(
+        PROCESS,
+        "a second process of the task is started beside the first",
+        "both ran, and the second recorded something, or ended",
+    ),
     "clock": Kind(
         PROCESS,
         "the wall clock of a worker jumps, and then jumps back",

@@ -12,6 +12,7 @@ closes the connection.)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -40,7 +41,7 @@ class Links:
     addresses: Mapping[Task, str]
     shared: bool = False
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
-    _held: set[tuple[str, Stream]] = field(default_factory=set)
+    _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
     _refused: dict[Link, set[str]] = field(default_factory=dict)
     _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
     _listens: dict[tuple[Task | None, Task], str] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class Links:
         """Stall what comes back on the connections of each (dialler, listener) alone; ``on=False``: no more."""
         for dialler, listener in dialled:
             answers: tuple[str, Stream] = (self._name(self._dialler(dialler), listener), "downstream")
-            (self._held.add if on else self._held.discard)(answers)
+            self._held[answers] += 1 if on else -1
             self._apply(Link(listener, dialler))
 
     def undelay(self, name: str, links: Iterable[Link]) -> None:
@@ -173,7 +174,7 @@ class Links:
             self.server.change(proxy, _DELAY[stream], latency=self._delay_of(link, (proxy, stream)))
 
     def _delay_of(self, link: Link, of: tuple[str, Stream]) -> int:
-        return HOUR_MS if of in self._held else self._latency(link)
+        return HOUR_MS if self._held[of] > 0 else self._latency(link)
 
     def _dialler(self, task: Task) -> Task | None:
         return None if self.shared else task

@@ -62,6 +62,8 @@ class PassThrough:
             return act()
         struck = [fault for fault in self._told() if fault["kind"] in kinds]
         refusal = next((REFUSED[fault["kind"]] for fault in struck if fault["kind"] in REFUSED), 0)
+        # it is evidence of what refused it, and of nothing else that would have
+        struck = [fault for fault in struck if not refusal or REFUSED.get(fault["kind"]) == refusal]
         began, number = time.monotonic(), 0
         self._delay(max((fault["ms"] for fault in struck), default=0) / 1000)
         delayed_ms = round(1000 * (time.monotonic() - began))

@@ -64,8 +64,9 @@ def load_plan(path: Path, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else why
         raise BadInput("--faults", f"cannot be read ({why})", value=str(path)) from None
     return parse_plan(text, place=str(path), layout=layout, steps=steps)
 
@@ -74,10 +75,10 @@ def parse_plan(text: str, *, place: str, layout: Layout, steps: int) -> tuple[Fa
     """The faults of a plan's text; raises BadInput."""
     try:
         file = _File.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(place, f"is not TOML: {error}") from None
     except ValidationError as error:
         raise _bad_field(place, error) from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, too
+        raise BadInput(place, f"is not TOML: {error}") from None
     faults: list[Fault] = []
     for number, entry in enumerate(file.fault):
         faults += _faults(entry, place=f"{place}: fault {number + 1}", layout=layout, steps=steps)

@@ -39,7 +39,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "after_ms": (0, 50),
     "times": (2, 3),
     "lives_ms": (0, 100, 400),
-    "percent": (10, 30),
+    "percent": (20, 40),
 }
 
 

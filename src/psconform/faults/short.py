@@ -26,7 +26,7 @@ from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds
 from .fault import POISONS, Fault, refuse_twice
-from .when import BEFORE_PUSH, MAX_S, When
+from .when import BEFORE_PUSH, MAX_S, SENT, When
 
 RESTART_AFTER = "1s"
 """By default."""
@@ -80,7 +80,7 @@ def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | N
         if moment is not None:
             moment.check(layout=layout, steps=steps, place=place, value=text)
     if until is not None:
-        if until.phase and until.step is None:
+        if until.phase and (until.step is None or until.phase == SENT):
             raise BadInput(place, "must end at a step or a time", value=text)
         if bool(until.phase) != bool(when.phase):
             raise BadInput(place, "must be from a step to a step, or from a time to a time", value=text)

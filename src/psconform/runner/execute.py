@@ -278,18 +278,27 @@ class _Execution:
 
     def end(self) -> None:
         """Heal and stop whatever is there, and close the record."""
-        for last in (self.strikes.heal_all, self._stop, self.cleanup.close):
-            try:
-                last()
-            except PsconformError as error:  # the keeper or Toxiproxy is gone; the record is closed all the same
-                self.reasons.append(str(error))
+        with ExitStack() as all_of_them:  # also if Ctrl-C comes again meanwhile
+            for last in (self.cleanup.close, self._stop, self.strikes.heal_all):
+                all_of_them.callback(self._as_far_as_it_goes, last)
         self._grown()
         self._notify()
-        given = never_poisoned(self.plan.faults, self.folder) + ran_out(self.plan.faults, self.folder, self.log)
+        seconds = {self._events_of(*of).name for of in self.seconds.values()}  # they are not the task
+        given = never_poisoned(self.plan.faults, self.folder, without=seconds)
+        given += ran_out(self.plan.faults, self.folder, self.log, without=seconds)
         self.reasons += [*self.strikes.missing(), *given]
         self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
+
+    def _as_far_as_it_goes(self, last: Callable[[], object]) -> None:
+        """The keeper or Toxiproxy may be gone, or a file; the record is closed all the same."""
+        try:
+            last()
+        except PsconformError as error:
+            self.reasons.append(str(error))
+        except Exception as error:
+            self.reasons.append(f"clean-up failed: {type(error).__name__}: {error}")
 
     def _stop(self) -> None:
         for ended in self.launcher.stop_all():

@@ -90,7 +90,7 @@ def check_batches(
         if batches and excluded:
             raise BadInput("--batches", f"is not for {with_}", value=value)
     for fault in (fault for fault in faults if fault.kind != OUT_OF_DATA):
-        due = dict(batches).get(str(fault.task))
+        due = min((number for task, number in batches if task in (str(fault.task), fault.where)), default=None)
         if due is not None and fault.when.step is not None and fault.when.step >= due:
             raise BadInput(fault.option, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
 
@@ -98,19 +98,32 @@ def check_batches(
 def check_faults(faults: tuple[Fault, ...]) -> None:
     """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
     refuse_twice(faults)
+    _refuse_undoing(faults)
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
+
+
+UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"})
+"""Kinds of which the end of one would end the other, of the same task."""
+
+
+def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
+    for number, fault in enumerate(faults):
+        for other in (other for other in faults[:number] if other.task is not None and other.task == fault.task):
+            if {fault.kind, other.kind} in UNDO:
+                problem = f"would end {other.kind} {other}, or the other way round: one of them for each task"
+                raise BadInput(fault.option, problem, value=f"{fault.kind} {fault}")
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
     """Raises BadInput where a fault would wait for a phase that nobody is going to say."""
     for fault in faults:
-        for when in (fault.when, fault.until):
+        for when, where in ((fault.when, fault.where), (fault.until, fault.ends_where)):
             if target.phases is None or when is None or when.phase in ("", *PHASES):
                 continue
             place, who = fault.option, target.phases.get(when.phase)
             if who is None:
                 raise BadInput(place, "unknown phase", value=when.phase, choices=(*PHASES, *target.phases))
-            if fault.where not in ("worker", who) and fault.where.partition(":")[0] != who:
+            if where not in ("worker", who) and where.partition(":")[0] != who:
                 raise BadInput(place, f"{when.phase} is said by {who}", value=str(fault))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..faults.fault import OUT_OF_DATA, Fault
@@ -11,10 +11,13 @@ from ..layout import Task
 from ..probe import EventLog
 
 
-def never_poisoned(faults: Sequence[Fault], folder: Path) -> list[str]:
-    """Poisons of which no record of their task tells, in words: they prove nothing."""
+def never_poisoned(faults: Sequence[Fault], folder: Path, *, without: Collection[str] = ()) -> list[str]:
+    """Poisons of which no record of their task tells, in words: they prove nothing.
+
+    ``without``: names of files that are no record of a task, but of a second process of it.
+    """
     poisons = [fault for fault in faults if fault.kind == "poison"]
-    told = {fault.task: _steps(folder, fault.task, "poison") for fault in poisons if fault.task is not None}
+    told = {fault.task: _steps(folder, fault.task, "poison", without) for fault in poisons if fault.task is not None}
     return [
         f"fault poison {fault} never struck: its probe was not asked for that gradient"
         for fault in poisons
@@ -22,13 +25,13 @@ def never_poisoned(faults: Sequence[Fault], folder: Path) -> list[str]:
     ]
 
 
-def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog) -> list[str]:
+def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog, *, without: Collection[str] = ()) -> list[str]:
     """Record the workers that ran out of data, with their last push; returns those that never got there, in words."""
     missing = []
     for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA):
         assert fault.task is not None
         assert fault.when.step is not None
-        pushed = _steps(folder, fault.task, "push")
+        pushed = _steps(folder, fault.task, "push", without)
         if fault.when.step - 1 in pushed:
             said = f"the last gradient that it pushed is of step {max(pushed)}"
             log.write("fault", fault=fault.kind, of=str(fault.task), on=True, at=str(fault.when), evidence=said)
@@ -37,11 +40,11 @@ def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog) -> list[str]:
     return missing
 
 
-def _steps(folder: Path, task: Task, kind: str) -> set[int]:
+def _steps(folder: Path, task: Task, kind: str, without: Collection[str]) -> set[int]:
     """Steps of a task's events of this kind, in any of its lives; whatever cannot be read says nothing."""
     steps: set[int] = set()
     for path in (folder / "events").glob(f"{task.slug}*.jsonl"):
-        if path.name.split(".")[0] != task.slug:
+        if path.name.split(".")[0] != task.slug or path.name in without:
             continue  # worker-11 is not worker-1
         for line in path.read_bytes().splitlines():
             if f'"{kind}"'.encode() not in line:
@@ -50,6 +53,8 @@ def _steps(folder: Path, task: Task, kind: str) -> set[int]:
                 event = json.loads(line)
             except ValueError:
                 continue  # torn: the reader says so
-            if event.get("kind") == kind and (kind != "poison" or event.get("seeded")):
-                steps.add(int(event["step"]))
+            if not isinstance(event, dict) or event.get("kind") != kind or not isinstance(event.get("step"), int):
+                continue  # the reader says what is wrong with it
+            if kind != "poison" or event.get("seeded"):
+                steps.add(event["step"])
     return steps

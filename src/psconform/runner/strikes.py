@@ -91,8 +91,13 @@ class Strikes:
 
     @property
     def lasting(self) -> bool:
-        """Something has not even been taken away yet; until then nobody owes progress."""
-        return any(state.status in ("striking", "struck") and state.fault.heals for state in self._states)
+        """Something has not even been taken away yet, or a task is held for it; until then nobody owes progress."""
+        return any(
+            state.status == "sending"
+            or (state.status == "striking" and state.injector.holds)
+            or (state.status in ("striking", "struck") and state.fault.heals)
+            for state in self._states
+        )
 
     @property
     def starting(self) -> bool:
@@ -154,11 +159,16 @@ class Strikes:
     def heal_all(self) -> None:
         """The run is over: whatever lasts is taken away, so that nothing of it is left anywhere."""
         for state in self._states:
-            self._let_go(state)
-            if state.status in ("striking", "struck") and not state.injector.starts:
-                self._heal(state)
-            if state.status == "healing":
-                self._watch_healing(state, now=math.inf)
+            if state.status == "sending":
+                state.status, state.why = "failed", ": the run was over before the push was sent"
+            try:
+                self._let_go(state)
+                if state.status in ("striking", "struck") and not state.injector.starts:
+                    self._heal(state)
+                if state.status == "healing":
+                    self._watch_healing(state, now=math.inf)
+            except Exception as error:  # the others are healed all the same
+                state.status, state.why = "failed", f": {type(error).__name__}: {error}"
 
     def missing(self) -> list[str]:
         """Faults that have not taken effect, or were not healed, in words."""
