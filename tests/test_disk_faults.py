@@ -138,7 +138,8 @@ def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, upda
 def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
     """It is restored as soon as the disk lets that be done, from the newest checkpoint that is durable."""
     loss = '[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = "worker:0@20"\nrestart_after = "200ms"\n'
-    run = judged(session, tmp_path, broken(kind) + loss, update=update)
+    lasting = broken(kind).replace('until = "worker:0@24"', 'for = "5s"')  # however busy: it is to be tried meanwhile
+    run = judged(session, tmp_path, lasting + loss, update=update)
     assert run.exit_code == 0, run.explain()
     assert run.verdicts["R3"].status == "valid"
     (restored,) = kinds_of(run, "restore")

@@ -163,7 +163,7 @@ def test_a_disk_that_takes_no_checkpoint_is_named(cluster, update):
 @pytest.mark.parametrize("defect", ["", "ack-early"])
 def test_a_push_that_is_not_answered_in_time_is_sent_once_more_and_counts_once(cluster, update, defect):
     """On a busy machine any push may be; that ack-early ends then, too, is not the mistake that it is made for."""
-    with cluster(update=update, steps=8, defect=defect, environment={"ROUND_PATIENCE_S": "0.002"}) as job:
+    with cluster(update=update, steps=8, defect=defect, environment={"ROUND_PATIENCE_S": "0.001"}) as job:
         job.finish()
         assert defect or job.count("worker:1", "push") > job.steps  # some were not answered in time
 

@@ -50,6 +50,10 @@ def test_both_are_stopped(tmp_path):
         assert {end.pid for end in launcher.stop_all()} == pids
 
 
+def twice(task, at):
+    return f'[[fault]]\nkind = "twice"\ntask = "{task}"\nat = "{at}"\n'
+
+
 @pytest.mark.psconform
 @pytest.mark.parametrize(
     ("update", "task", "at"),
@@ -62,7 +66,7 @@ def test_both_are_stopped(tmp_path):
 )
 def test_the_reference_refuses_it(session, tmp_path, update, task, at):
     options = {"update": update, "layout": "ps=2,worker=2", "steps": 40}
-    run = judge(faults=f"twice {task}@{at}", session=session, out=tmp_path / "run", **options)
+    run = judge(faults=twice(task, at), session=session, out=tmp_path / "run", **options)
     assert run.exit_code == 0, run.explain()
     (fault,) = run.as_dict()["faults"]
     assert fault["evidence"] == f"a second process of {task} ran beside the first"
@@ -96,7 +100,7 @@ def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
     run = judge(
         SOCKETS / "target.toml",
         update="async",
-        faults="twice worker:1@5",
+        faults=twice("worker:1", "5"),
         steps=30,
         slow=["worker:0=50ms"],
         session=session,
@@ -116,6 +120,6 @@ def test_one_that_claims_nothing_leaves_it_open(session, tmp_path, monkeypatch):
     (tmp_path / "socket_ps.py").write_text(head + hangs + imports + rest, encoding="utf-8")
     (tmp_path / "target.toml").write_text((SOCKETS / "target.toml").read_text(encoding="utf-8"), encoding="utf-8")
     options = {"update": "async", "steps": 30, "session": session, "out": tmp_path / "run"}
-    run = judge(tmp_path / "target.toml", faults="twice worker:1@5", **options)
+    run = judge(tmp_path / "target.toml", faults=twice("worker:1", "5"), **options)
     assert run.exit_code == 2, run.explain()
     assert "fault twice worker:1@5 was not seen to take effect within 1 s: the second process neither" in run.explain()

@@ -221,6 +221,7 @@ class Strikes:
         state.status, state.since = "striking", time.monotonic()
         state.held = arrival if state.injector.holds else None
         state.injector.inject()
+        state.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         state.on_ns = time.monotonic_ns()
 
     def _watch_push(self, state: _State, now: float) -> None:
