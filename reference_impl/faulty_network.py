@@ -7,7 +7,6 @@ became of a push. Each of these workers takes one of the others for something th
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -160,7 +159,8 @@ class _HeartbeatCalls(Calls):
             try:
                 answer, error = answers.get(timeout=self.beat_s)
             except queue.Empty:
-                if all(map(_beats, self.ps)):
+                self._idle()  # training may be over, and the ps gone before it could answer
+                if all(map(takes_connections, self.ps)):
                     continue
                 self._reconnect()
                 return None
@@ -182,19 +182,6 @@ class _HeartbeatCalls(Calls):
                 answers.put((None, error))
         except Exception as error:  # whatever it is, it belongs to whoever asked
             answers.put((None, error))
-
-
-def _beats(address: str) -> bool:
-    """Whether a ps is there: behind a proxy a connection is taken whether it is or not, and then ended at once."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0) as line:
-            line.settimeout(0.2)
-            return bool(line.recv(1))  # HTTP/2: the server speaks first
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
 
 
 class HeartbeatApart(RecoveringWorker):
