@@ -56,10 +56,10 @@ def _may_be(row: Sequence[str]) -> bool:
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
     """One fault of this kind: of the task, or of its links, what it sends or both directions."""
-    when = When() if kind == "late" else When(moment, STEPS // 3)
+    when = When() if kind == "late" else When("before-push" if kind == SLOW_CLOSE else moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
-        said["lasts_s"] = 2.0 if kind == SLOW_CLOSE else 0.5  # until somebody has died, and some time after
+        said["lasts_s"] = 5.0 if kind == SLOW_CLOSE else 0.5  # until somebody has died, and some time after
     if KINDS[kind].restarts:
         said["restart_after_s"] = 0.2
     if KINDS[kind].of != NETWORK:

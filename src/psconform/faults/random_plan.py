@@ -69,15 +69,17 @@ def draw(
     layout: Layout,
     steps: int,
     phases: Mapping[str, str] | None = None,
+    least: int = LEAST,
+    most: int = MOST,
 ) -> tuple[Fault, ...]:
-    """Four to six faults of these kinds, fewer where they would clash; no two of one process.
+    """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     sorts = _sorts(kinds, layout)
     generator.shuffle(sorts)
     faults: list[Fault] = []
-    for number in range(generator.randint(LEAST, MOST)):
+    for number in range(generator.randint(least, most)):
         names, tasks = sorts[number % len(sorts)]
         for _ in range(ATTEMPTS):
             name, task = generator.choice(names), generator.choice(tasks)
