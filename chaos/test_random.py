@@ -28,7 +28,7 @@ class Broken:
 
 @st.composite
 def broken(draws: st.DrawFn) -> Broken:
-    """Up to six faults of whatever kinds this target can be broken by."""
+    """One to three faults of whatever kinds this target can be broken by: of more, one may hide another's effect."""
     layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3)))
     faults = draw(draws(st.randoms(use_true_random=False)), layout=layout, steps=STEPS, least=1, most=3)
     return Broken(layout, draws(st.integers(0, 2**31 - 1)), draws(st.integers(3, 15)), faults)
