@@ -18,13 +18,12 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from detected import LEAST, Result, lower_bound
+from detected import LEAST, Result, Results, lower_bound
 from detection import Case, measure, share, stamp, where
 from machine import paragraph
 from rich.console import Console
@@ -125,16 +124,8 @@ def describe(result: Result) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Results):
     """All tries of one defect in one mode, or of the healthy trainer."""
-
-    defect: str
-    update: str
-    results: tuple[Result, ...]
-
-    def count(self, condition: Callable[[Result], object]) -> int:
-        """How many tries are so."""
-        return sum(bool(condition(result)) for result in self.results)
 
     @property
     def smallest(self) -> list[int]:

@@ -79,7 +79,7 @@ def is_right(result: Result) -> bool:
 
 
 @dataclass(frozen=True)
-class Row:
+class Results:
     """All results of one defect in one mode, or of the healthy trainer."""
 
     defect: str
@@ -89,6 +89,11 @@ class Row:
     def count(self, condition: Callable[[Result], object]) -> int:
         """How many results are so."""
         return sum(bool(condition(result)) for result in self.results)
+
+
+@dataclass(frozen=True)
+class Row(Results):
+    """What the table of them says."""
 
     @property
     def seconds(self) -> list[float]:

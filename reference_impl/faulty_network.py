@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ class _Misread(Exception):
     """The push in hand ended in the way that this worker misreads."""
 
 
-class _Misreads(RecoveringWorker):
+class _Misreads(RecoveringWorker, ABC):
     """Believes of some pushes that were not answered that they are done with.
 
     Nothing more is sent of such a gradient; an empty one keeps its place, or the servers would refuse all that follow.
@@ -35,9 +36,9 @@ class _Misreads(RecoveringWorker):
 
     in_hand = False
 
+    @abstractmethod
     def misread(self, error: Exception | None) -> bool:
         """Whether a push that ended so is done with; None: it has not come back at all."""
-        raise NotImplementedError
 
     def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
         self.in_hand = step < self.probe.due[self.index]
