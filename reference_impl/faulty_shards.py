@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .shard import Shard, ShardConfig, Tensor
@@ -55,8 +54,8 @@ class _Every500th(Shard):
     factor = 1.0
 
     def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
-        factors = np.where(np.arange(self.shape[1]) < self.config.slots, self.factor, 1.0).astype(np.float32)
-        return tf.where(tf.equal(tf.reduce_max(totals) % 500, 499), delta * factors, delta)
+        strikes = tf.equal(tf.reduce_max(totals) % 500, 499)
+        return tf.where(strikes, delta * self.columns(self.factor, 1.0), delta)
 
 
 class FlipSign(_Every500th):
@@ -138,7 +137,7 @@ class BFloat16(Shard):
 
     def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
         row = self.state.sparse_read(tf.argmax(totals, output_type=tf.int32))
-        touched = tf.logical_and(tf.not_equal(delta, 0.0), np.arange(self.shape[1]) < self.config.slots)
+        touched = tf.logical_and(tf.not_equal(delta, 0.0), self.columns(1.0, 0.0) > 0.0)
         stored = tf.cast(tf.cast(row - delta, tf.bfloat16), tf.float32)
         return tf.where(touched, row - stored, delta)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from psconform.optimizers import BETA_1, BETA_2, EPSILON, HALVE_EVERY, MOMENTS, MOMENTUM
@@ -60,9 +59,9 @@ class Optimizing(Shard):
         opened = row[:1] * self._behind() - less
         return self.state.assign(self.updated(row[:1], row[1:], opened), read_value=False)
 
-    def _behind(self) -> Row:
-        """1 for what is behind the parameters in a row, [columns]."""
-        return (np.arange(self.shape[1]) >= self.config.slots).astype(np.float32)
+    def _behind(self) -> Tensor:
+        """1 for what is behind the parameters in a row, float32[columns]."""
+        return self.columns(0.0, 1.0)
 
     def updated(self, row: Tensor, moments: Tensor, opened: Tensor) -> Tensor:
         """The row, [1, columns], and the moments after one update, [1 + moments, columns].

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .faulty_shards import victim
@@ -39,7 +38,7 @@ class _KeepsBack(Shard):
         row, kept = tf.unstack(self.state.read_value())
         first = self.shape[1] - self.counters
         applied, total = (tf.cast(row[column : column + 1], tf.int32) for column in (first + worker, self.shape[1] - 1))
-        theta = (np.arange(self.shape[1]) < self.config.slots).astype(np.float32)
+        theta = self.columns(1.0, 0.0)
         fresh = tf.cast(self.is_next(applied, total, step), tf.float32)
         mine = kept[worker - self.counters]
         take = fresh * self.keeps(worker, step, total, mine)

@@ -273,11 +273,14 @@ class Shard:
         What is sound costs no conditional beside the one that a push needs anyway: each keeps several threads busy.
         Whether a sum was not finite because it overflowed is looked at in the branch that is hardly ever taken.
         """
-        zero = np.zeros([1, self.shape[1]], np.float32)
-        zero[0, [self.refusals + worker, worker - self.counters, -1]] = -1.0
+
+        def refusal() -> Tensor:
+            counts = np.zeros([-self.refusals], np.float32)
+            counts[[worker, worker - self.counters, -1]] = -1.0
+            return tf.expand_dims(tf.concat([tf.zeros([self.shape[1] + self.refusals]), counts], 0), 0)
 
         def look() -> Any:
-            return write(tf.cond(tf.reduce_all(tf.math.is_finite(delta)), lambda: delta, lambda: tf.constant(zero)))
+            return write(tf.cond(tf.reduce_all(tf.math.is_finite(delta)), lambda: delta, refusal))
 
         return _if(tf.logical_and(fresh, sound), lambda: write(delta), lambda: _if(fresh, look))
 
@@ -326,8 +329,16 @@ class Shard:
 
     def _decayed(self, row: Tensor) -> Tensor:
         """What decay takes from a row: a share of each parameter, and nothing of the counters."""
-        shares = np.where(np.arange(self.shape[1]) < self.config.slots, self.config.decay, 0.0)
-        return row * shares.astype(np.float32)
+        return row * self.columns(self.config.decay, 0.0)
+
+    def columns(self, theta: Any, rest: float) -> Tensor:
+        """One number for each parameter in a row, and another one for what is behind them, float32[columns].
+
+        Made by the ps whenever it is used. A constant as long as a row is part of the graph, and every worker sends its
+        graph to a ps that is new: with 80 MB in it, copied again for each pass of the optimiser, that took seconds.
+        """
+        parts = (theta, self.config.slots), (rest, self.shape[1] - self.config.slots)
+        return tf.concat([tf.fill([length], tf.cast(number, tf.float32)) for number, length in parts], 0)
 
     def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
         """A push counts only as its worker's next step, and in sync in its own round: so a repeated one is harmless."""
@@ -342,7 +353,7 @@ class Shard:
     def slowed(self, delta: Tensor, tau: Tensor) -> Tensor:
         """What a gradient takes from a row whose version is ``tau`` past the one it was computed at."""
         share = 1.0 / tf.cast(tf.maximum(tau, 1), tf.float32)
-        return delta * tf.where(np.arange(self.shape[1]) < self.config.slots, share, 1.0)
+        return delta * self.columns(tf.reshape(share, []), 1.0)
 
     def arriving(self, delta: Tensor, totals: Tensor) -> Tensor:
         """What a push subtracts from the row that it changes, [1, columns]; ``totals``, [rows, 1], of each row."""
