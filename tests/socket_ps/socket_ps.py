@@ -78,7 +78,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name in ("job", "index", "ps", "update", "reduction"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--listen", default="", help="host:port, if not the one that the others are told")
     parser.add_argument("--drop", action="store_true", help="a deliberate bug: lose every gradient of step 3")
     options = parser.parse_args()
     hosts, probe = options.ps.split(","), Probe.from_env()
-    serve(probe, hosts[int(options.index)], options) if options.job == "ps" else train(probe, hosts)
+    serve(probe, options.listen or hosts[int(options.index)], options) if options.job == "ps" else train(probe, hosts)

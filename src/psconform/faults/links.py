@@ -19,6 +19,8 @@ from typing import Self
 
 from ..errors import PsconformError
 from ..layout import Link, Task
+from .fault import Fault
+from .partitions import EVERYBODY, of_listener
 from .toxiproxy import Stream, Toxiproxy
 
 HOUR_MS = 3_600_000
@@ -33,7 +35,8 @@ class Links:
         server: a Toxiproxy on this machine; it may have other proxies, which are left alone.
         run: id of the run; the names of its proxies begin with it.
         addresses: where each task listens, ``host:port``.
-        shared: there is one address for each task, whoever dials it (targets that have one cluster spec for all).
+        shared: there is one address for each task, whoever dials it (targets that have one cluster spec for all), so
+            the links are those from and to EVERYBODY.
     """
 
     server: Toxiproxy
@@ -44,12 +47,12 @@ class Links:
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
     _refused: dict[Link, set[str]] = field(default_factory=dict)
     _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
-    _listens: dict[tuple[Task | None, Task], str] = field(default_factory=dict)
+    _listens: dict[tuple[Task, Task], str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         try:
             for listener in sorted(self.addresses):
-                for dialler in [None] if self.shared else [task for task in self.addresses if task != listener]:
+                for dialler in [EVERYBODY] if self.shared else [task for task in self.addresses if task != listener]:
                     self._make(dialler, listener)
         except BaseException:
             self.close()
@@ -60,24 +63,26 @@ class Links:
         self.close()
 
     def addresses_of(self, task: Task) -> dict[Task, str]:
-        """The cluster as ``task`` is to know it: itself where it listens, everybody else behind a proxy."""
-        found = {
-            other: self._listens[None if self.shared else task, other] for other in self.addresses if other != task
-        }
-        return {**found, task: self.addresses[task]}
+        """The cluster as ``task`` is to know it: itself where it listens, everybody else behind a proxy.
 
-    def streams(self, link: Link) -> list[tuple[str, Stream]]:
-        """The streams of proxies that carry a link: (proxy, stream).
-
-        Raises:
-            PsconformError: there is one proxy for each task, so that no link can be told from another.
+        If it is shared, everybody is told the same: itself behind its proxy, too.
         """
         if self.shared:
-            raise PsconformError(f"link {link} cannot be broken alone: all tasks share one cluster spec")
-        return [
-            (self._name(link.source, link.destination), "upstream"),
-            (self._name(link.destination, link.source), "downstream"),
+            return {other: self._listens[EVERYBODY, other] for other in self.addresses}
+        found = {other: self._listens[task, other] for other in self.addresses if other != task}
+        return {**found, task: self.addresses[task]}
+
+    def struck(self, fault: Fault) -> tuple[Link, ...]:
+        """The links that a fault strikes: its own, or what they are with one proxy for each listener."""
+        return of_listener(fault.region, kind=fault.kind, place=fault.option) if self.shared else fault.links
+
+    def streams(self, link: Link) -> list[tuple[str, Stream]]:
+        """The streams of proxies that carry a link: (proxy, stream)."""
+        both: list[tuple[Task, Task, Stream]] = [
+            (link.source, link.destination, "upstream"),
+            (link.destination, link.source, "downstream"),
         ]
+        return [(self._name(dialler, listener), stream) for dialler, listener, stream in both if listener != EVERYBODY]
 
     def delay(self, name: str, links: Iterable[Link], milliseconds: int) -> None:
         """Have all bytes of these links arrive so much later, on connections that are open and on new ones.
@@ -91,7 +96,7 @@ class Links:
     def hold(self, dialled: Iterable[tuple[Task, Task]], *, on: bool = True) -> None:
         """Stall what comes back on the connections of each (dialler, listener) alone; ``on=False``: no more."""
         for dialler, listener in dialled:
-            answers: tuple[str, Stream] = (self._name(self._dialler(dialler), listener), "downstream")
+            answers: tuple[str, Stream] = (self._name(dialler, listener), "downstream")
             self._held[answers] += 1 if on else -1
             self._apply(Link(listener, dialler))
 
@@ -120,25 +125,26 @@ class Links:
         for link in links:
             by = self._refused.setdefault(link, set())
             (by.add if on else by.discard)(name)
-            self.server.enable(self._name(self._dialler(link.source), link.destination), on=not by)
+            self.server.enable(self._name(link.source, link.destination), on=not by)
 
     @property
     def urls(self) -> list[str]:
         """The proxies of this run: DELETE takes them away."""
-        diallers: list[Task | None] = [None] if self.shared else list(self.addresses)
+        diallers = [EVERYBODY] if self.shared else list(self.addresses)
         names = [self._name(d, listener) for listener in sorted(self.addresses) for d in diallers if d != listener]
         return [f"{self.server.url}/proxies/{name}" for name in names]
 
     def dialled(self, dialler: Task, listener: Task) -> str:
-        """The address that ``dialler`` dials for ``listener``."""
-        return self._listens[self._dialler(dialler), listener]
+        """The address that ``dialler`` dials for ``listener``; empty if there is none that it alone dials."""
+        return self._listens.get((dialler, listener), "")
 
     def as_told(self, links: Iterable[Link]) -> bool:
         """Whether the server says of these links what it was told last."""
         proxies = self.server.proxies()
         for link in links:
-            dialled = self._name(self._dialler(link.source), link.destination)
-            if dialled not in proxies or proxies[dialled].enabled == bool(self._refused.get(link)):
+            dialled = self._name(link.source, link.destination)
+            known = link.destination == EVERYBODY or dialled in proxies
+            if not known or (dialled in proxies and proxies[dialled].enabled == bool(self._refused.get(link))):
                 return False
             for proxy, stream in self.streams(link):
                 toxics = self.server.toxics(proxy)
@@ -158,7 +164,7 @@ class Links:
                 continue
             del self._listens[dialler, listener]
 
-    def _make(self, dialler: Task | None, listener: Task) -> None:
+    def _make(self, dialler: Task, listener: Task) -> None:
         name = self._name(dialler, listener)
         self._listens[dialler, listener] = ""
         proxy = self.server.create(name, upstream=self.addresses[listener])
@@ -176,8 +182,5 @@ class Links:
     def _delay_of(self, link: Link, of: tuple[str, Stream]) -> int:
         return HOUR_MS if self._held[of] > 0 else self._latency(link)
 
-    def _dialler(self, task: Task) -> Task | None:
-        return None if self.shared else task
-
-    def _name(self, dialler: Task | None, listener: Task) -> str:
-        return f"{self.run}.{dialler.slug if dialler else 'all'}.{listener.slug}"
+    def _name(self, dialler: Task, listener: Task) -> str:
+        return f"{self.run}.{dialler.slug}.{listener.slug}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 
-from ..layout import Link
+from ..layout import Link, Task
 from .fault import Fault
 from .injectors import Injector, Life
 from .kinds import ENDING
 from .links import HOUR_MS, Links
+from .partitions import EVERYBODY
 from .traffic import Flows, Meter, flows
 
 JITTER_LOOKS = 5
@@ -28,7 +30,7 @@ class Disturbs(Injector):
     holds = False
 
     def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
-        self._fault, self._links, self._life = fault, links, life
+        self._fault, self._links, self._life, self._of = fault, links, life, links.struck(fault)
         self._amounts = dict(fault.amounts)
         self._name = f"{fault.kind}-{id(fault):x}"
         self._out: dict[Link, Meter] = {}  # on what the source has dialled
@@ -44,14 +46,14 @@ class Disturbs(Injector):
         links, fault = self._links, self._fault
         self._count_from_now()  # what ends now has ended by it
         if fault.kind == "stall":
-            links.delay(self._name, fault.links, HOUR_MS)
+            links.delay(self._name, self._of, HOUR_MS)
         elif fault.kind == "latency":
-            links.delay(self._name, fault.links, self._latency())
+            links.delay(self._name, self._of, self._latency())
         elif fault.kind == "refuse":
-            links.refuse(self._name, fault.links)
+            links.refuse(self._name, self._of)
         else:
             kind, attributes = toxic_of(fault.kind, self._amounts)
-            links.add(self._name, kind, fault.links, **attributes)
+            links.add(self._name, kind, self._of, **attributes)
         if fault.kind not in ENDING:
             self._count_from_now()  # what passed before is none of it
         self._began = time.monotonic()
@@ -59,7 +61,7 @@ class Disturbs(Injector):
     def evidence(self) -> str:
         self._looks += 1
         if self._amounts.get("jitter_ms") and self._looks % JITTER_LOOKS == 0:
-            self._links.delay(self._name, self._fault.links, self._latency())
+            self._links.delay(self._name, self._of, self._latency())
         self._seen = self._seen or self._effect()
         return self._seen
 
@@ -75,14 +77,12 @@ class Disturbs(Injector):
 
     def _ended(self) -> str:
         """Connections that neither end has closed. Who dies closes its own before anybody knows: ask a second time."""
-        links = self._fault.links
-        meters = list(self._out.values()) + ([] if self._fault.kind == "refuse" else list(self._back.values()))
-        lives = {link: self._both(link) for link in links}
+        lives = {link: self._both(link) for link in self._of}
         if any(None in both for both in lives.values()) or lives != self._lives:
             self._count_from_now()
             self._doubt = ""
             return ""
-        ended = sum(meter.ended for meter in meters)
+        ended = sum(meter.ended for meter in self._meters(only_out=self._fault.kind == "refuse"))
         told, self._doubt = self._doubt, f"{ended} connection(s) ended" if ended else ""
         return self._doubt if told else ""
 
@@ -92,23 +92,23 @@ class Disturbs(Injector):
         links, fault = self._links, self._fault
         self._count_from_now()  # what was held back may have come, and its connection be over, before the next look
         if fault.kind in ("stall", "latency"):
-            links.undelay(self._name, fault.links)
+            links.undelay(self._name, self._of)
         elif fault.kind == "refuse":
-            links.refuse(self._name, fault.links, on=False)
+            links.refuse(self._name, self._of, on=False)
         else:
-            links.remove(self._name, fault.links)
+            links.remove(self._name, self._of)
 
     def healed(self) -> str:
         """Bytes come through again: out of the proxies, to the destination, or as an answer to the source."""
         self._look()
-        if self._doubt and {link: self._both(link) for link in self._fault.links} == self._struck:
+        if self._doubt and {link: self._both(link) for link in self._of} == self._struck:
             self._seen, self._doubt = self._seen or self._doubt, ""
-        back = sum(meter.received for meter in (*self._out.values(), *self._back.values()))
+        back = sum(meter.received for meter in self._meters())
         ended = any(meter.over for meter in self._back.values())  # it may be over before anybody looks
         if self._silence and (ended or any(meter.received for meter in self._back.values())):
             self._seen = self._seen or self._silence
         over = self._silence and ended and not back
-        if not (back or over) or not self._links.as_told(self._fault.links):  # answers may come the other way
+        if not (back or over) or not self._links.as_told(self._of):  # answers may come the other way
             return ""
         return "what was held back came through, and the connection is over" if over else f"{back} bytes came through"
 
@@ -127,34 +127,52 @@ class Disturbs(Injector):
         return f"nothing came for {lasted:.1f} s though {sum(meter.sent for meter in asked)} bytes had asked for it"
 
     def gone(self) -> str:
-        return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._fault.links) else ""
+        return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._of) else ""
 
     def _latency(self) -> int:
         spread = self._amounts.get("jitter_ms", 0)
         return max(0, self._amounts["ms"] + (self._jitter.randint(-spread, spread) if spread else 0))
 
-    def _dialled(self, link: Link) -> tuple[str, str]:
-        """What the source dials, and what the destination dials."""
-        return self._links.dialled(link.source, link.destination), self._links.dialled(link.destination, link.source)
+    def _dialled(self) -> list[tuple[dict[Link, Meter], Link, str]]:
+        """What the source of each link dials, and what the destination dials."""
+        both = [
+            (meters, link, self._links.dialled(dialler, listener))
+            for link in self._of
+            for meters, dialler, listener in (
+                (self._out, link.source, link.destination),
+                (self._back, link.destination, link.source),
+            )
+        ]
+        return [(meters, link, address) for meters, link, address in both if address]
+
+    def _meters(self, *, only_out: bool = False) -> Iterable[Meter]:
+        """One for each address: of a shared proxy both directions are counted on the same connections."""
+        found = {to: meters[link] for meters, link, to in self._dialled() if not only_out or meters is self._out}
+        return found.values()
 
     def _flows(self) -> dict[str, Flows]:
-        return flows(address for link in self._fault.links for address in self._dialled(link))
+        return flows(address for _, _, address in self._dialled())
 
     def _count_from_now(self) -> None:
         now = self._flows()
-        for link in self._fault.links:
-            there, back = self._dialled(link)
-            self._out[link], self._back[link] = Meter.since(now[there]), Meter.since(now[back])
-            self._lives[link] = self._both(link)
+        for meters, link, address in self._dialled():
+            meters[link] = Meter.since(now[address])
+        self._lives = {link: self._both(link) for link in self._of}
 
     def _look(self) -> None:
         now = self._flows()
-        for link in self._fault.links:
-            for meter, address in zip((self._out[link], self._back[link]), self._dialled(link), strict=True):
-                meter.look(now[address])
+        for meters, link, address in self._dialled():
+            meters[link].look(now[address])
 
     def _both(self, link: Link) -> tuple[int | None, int | None]:
-        return self._life(link.source), self._life(link.destination)
+        return self._life_of(link.source), self._life_of(link.destination)
+
+    def _life_of(self, task: Task) -> int | None:
+        """Of everybody, how many lives they have had; None if one of them is dead."""
+        if task != EVERYBODY:
+            return self._life(task)
+        lives = [life for life in map(self._life, self._links.addresses) if life is not None]
+        return sum(lives) if len(lives) == len(self._links.addresses) else None
 
 
 def toxic_of(kind: str, amounts: dict[str, int]) -> tuple[str, dict[str, int]]:

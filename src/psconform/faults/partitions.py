@@ -12,6 +12,9 @@
 ====================  =============================================================================================
 
 Only links between a worker and a ps are meant: two workers, or two ps, exchange nothing that a fault could show on.
+
+Where all tasks share one cluster spec there is one proxy for each listener, and nobody can tell who has dialled it:
+`of_listener`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from ..layout import Layout, Link, Task
 
 Hears = Mapping[Task, frozenset[Task]]
 """Per task, whom it does not hear (in Jepsen's words a grudge)."""
+EVERYBODY = Task("all", 0)
+"""Whoever has dialled, where that cannot be told."""
+SHARED = 'the tasks share one cluster spec (cluster_spec = "shared"), so each has one proxy for all that dial it'
 _PAIR = re.compile(r"\s*(\S+?)\s*(<->|->)\s*(\S+)\s*")
 
 
@@ -48,6 +54,28 @@ def region(text: str, *, layout: Layout, place: str) -> tuple[Link, ...]:
         return found
     choices = ("TASK->TASK", "TASK<->TASK", *(f"{name} TASK" for name in OF_ONE), *OF_ALL)
     raise BadInput(place, "is no link and no partition", value=text, choices=choices)
+
+
+def of_listener(text: str, *, kind: str, place: str) -> tuple[Link, ...]:
+    """What ``deaf``, ``mute`` or ``isolate`` of a task is where all tasks share one cluster spec.
+
+    Links from and to `EVERYBODY`: what is sent to that task, and what it answers, on connections that others have
+    dialled. What it dials itself runs through the proxies of others, together with what everybody else sends them.
+
+    Raises:
+        BadInput: the text names other links, or the kind is not one that strikes those.
+    """
+    name, _, whom = text.strip().partition(" ")
+    choices = tuple(
+        f"{name} TASK" for name in (("deaf",) if kind == "refuse" else () if kind == "slow-close" else OF_ONE)
+    )
+    if not choices:
+        raise BadInput(place, f"{kind} {SHARED}", value=text)
+    if f"{name} TASK" not in choices or not whom:
+        raise BadInput(place, f"cannot be broken alone by {kind}: {SHARED}", value=text, choices=choices)
+    task = Task.parse(whom.strip(), place=place)
+    to, back = Link(EVERYBODY, task), Link(task, EVERYBODY)
+    return {"deaf": (to,), "mute": (back,), "isolate": (to, back)}[name]
 
 
 def talks(one: Task, other: Task) -> bool:

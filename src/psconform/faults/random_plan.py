@@ -44,11 +44,18 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
 
 
 def drawn_plan(
-    text: str, *, layout: Layout, steps: int, seed: int, phases: Mapping[str, str] | None = None
+    text: str,
+    *,
+    layout: Layout,
+    steps: int,
+    seed: int,
+    phases: Mapping[str, str] | None = None,
+    shared: bool = False,
 ) -> tuple[Fault, ...]:
     """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to six, no two of one process.
 
-    ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``.
+    ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``; with
+    ``shared`` its tasks have one cluster spec.
 
     Raises:
         BadInput: a kind that there is not, or that is not drawn.
@@ -59,7 +66,7 @@ def drawn_plan(
         if name not in DRAWN:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=DRAWN)
     generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(kinds)}")
-    return draw(generator, kinds, layout=layout, steps=steps, phases=phases)
+    return draw(generator, kinds, layout=layout, steps=steps, phases=phases, shared=shared)
 
 
 def draw(
@@ -69,6 +76,7 @@ def draw(
     layout: Layout,
     steps: int,
     phases: Mapping[str, str] | None = None,
+    shared: bool = False,
     least: int = LEAST,
     most: int = MOST,
 ) -> tuple[Fault, ...]:
@@ -83,7 +91,7 @@ def draw(
         names, tasks = sorts[number % len(sorts)]
         for _ in range(ATTEMPTS):
             name, task = generator.choice(names), generator.choice(tasks)
-            fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {})
+            fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {}, shared=shared)
             if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
                 faults.append(fault)
                 break
@@ -112,7 +120,14 @@ def _clash(fault: Fault, other: Fault) -> bool:
 
 
 def _draw(
-    generator: random.Random, name: str, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]
+    generator: random.Random,
+    name: str,
+    task: Task,
+    *,
+    layout: Layout,
+    steps: int,
+    phases: Mapping[str, str],
+    shared: bool,
 ) -> Fault:
     kind = KINDS[name]
     if name == "late":
@@ -131,7 +146,9 @@ def _draw(
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
         return Fault(task=task, **said)
-    where = generator.choice(_regions(layout, one_way=name == "refuse"))
+    one_way = name == "refuse"
+    regions = _of_listeners(layout, one_way=one_way) if shared else _regions(layout, one_way=one_way)
+    where = generator.choice(regions)
     return Fault(region=where, links=region(where, layout=layout, place="--faults"), **said)
 
 
@@ -160,6 +177,11 @@ def _regions(layout: Layout, *, one_way: bool) -> list[str]:
     found = [f"{a}{arrow}{b}" for one, other in pairs for arrow in arrows for a, b in ((one, other), (other, one))]
     found += [f"{name} {task}" for name in OF_ONE for task in layout.tasks]
     return found + [name for name in OF_ALL if _separates(name, layout)]
+
+
+def _of_listeners(layout: Layout, *, one_way: bool) -> list[str]:
+    """What there is where all tasks share one cluster spec."""
+    return [f"{name} {task}" for name in (("deaf",) if one_way else OF_ONE) for task in layout.tasks]
 
 
 def _separates(name: str, layout: Layout) -> bool:

@@ -33,6 +33,10 @@ _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 _FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
 """The task name under which psconform itself records."""
+SHARED_SPEC = (
+    "all tasks share one cluster spec, so each is behind one proxy: a fault of links strikes what is sent to that "
+    "task, or what it answers, on connections that others have dialled, whoever they are, and none that it dials itself"
+)
 
 
 @contextmanager
@@ -69,6 +73,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     absences: list[Absence] = []
     last: dict[Task, AnyEvent] = {}
     files, notes = _of_tasks(_event_files(folder, manifest), manifest)
+    notes += [SHARED_SPEC] if manifest.shared_spec else []
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):

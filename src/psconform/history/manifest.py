@@ -80,6 +80,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every
     checkpoint_seconds: float = 0.0
     patience_s: float = 60.0
+    shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

@@ -152,7 +152,7 @@ class _Execution:
         if self.server is not None:
             from .network import proxies  # what it imports is an extra
 
-            made = proxies(self.server, self.manifest.run, self.addresses, launcher=self.launcher)
+            made = proxies(self.server, self.manifest, self.addresses, launcher=self.launcher)
             self.links = self.cleanup.enter_context(made)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
@@ -214,7 +214,8 @@ class _Execution:
             **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
-        command = self.plan.target.command(task, known, layout=self.layout, workload=workload)
+        own = self.addresses[task]
+        command = self.plan.target.command(task, known, layout=self.layout, workload=workload, listens=own)
         env = {
             "PSCONFORM_SPEC": str(self.spec),
             "PSCONFORM_TASK": str(task),

@@ -54,6 +54,7 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         checkpoint_every=plan.checkpoint_every,
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
+        shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},

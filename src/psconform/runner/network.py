@@ -11,6 +11,7 @@ from ..errors import PsconformError
 from ..faults.links import Links
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
+from ..history.manifest import Manifest
 from ..launchers.local import LocalLauncher
 from ..layout import Command, Task
 
@@ -43,9 +44,11 @@ def serve(launcher: LocalLauncher, *, log: Path) -> Toxiproxy:
 
 
 @contextmanager
-def proxies(server: Toxiproxy, run: str, addresses: Mapping[Task, str], *, launcher: LocalLauncher) -> Iterator[Links]:
-    """A proxy for each ordered pair of tasks; should psconform go away, the keeper deletes them."""
-    links = Links(server, run, addresses)
+def proxies(
+    server: Toxiproxy, manifest: Manifest, addresses: Mapping[Task, str], *, launcher: LocalLauncher
+) -> Iterator[Links]:
+    """A proxy for each ordered pair of tasks, or one for each; should psconform go away, the keeper deletes them."""
+    links = Links(server, manifest.run, addresses, shared=manifest.shared_spec)
     for url in links.urls:
         launcher.scratch(url)
     with links:

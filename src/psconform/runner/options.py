@@ -7,7 +7,8 @@ from typing import Any
 from ..errors import BadInput
 from ..faults.fault import OUT_OF_DATA, Fault, refuse_twice
 from ..faults.kinds import check_available
-from ..faults.when import PHASES
+from ..faults.partitions import SHARED, of_listener
+from ..faults.when import PHASES, SENT
 from ..layout import Layout
 from ..targets.target import Target
 from ..times import spell
@@ -112,6 +113,15 @@ def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
             if {fault.kind, other.kind} in UNDO:
                 problem = f"would end {other.kind} {other}, or the other way round: one of them for each task"
                 raise BadInput(fault.option, problem, value=f"{fault.kind} {fault}")
+
+
+def check_links(faults: tuple[Fault, ...], target: Target) -> None:
+    """Raises BadInput where a fault needs to tell who has dialled, and all tasks share one cluster spec."""
+    for fault in faults if target.shared else ():
+        if fault.links:
+            of_listener(fault.region, kind=fault.kind, place=fault.option)
+        elif fault.proxied:
+            raise BadInput(fault.option, f"phase {SENT} is not to be had: {SHARED}", value=str(fault))
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from .options import (
     check_batches,
     check_compression,
     check_faults,
+    check_links,
     check_phases,
     check_poison,
     check_together,
@@ -220,7 +221,7 @@ def make_plan(
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
-    by_plan = _planned(faults, shape, steps=steps, seed=seed, phases=found.phases)
+    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found)
     counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
     if workload not in found.workloads:
@@ -233,6 +234,7 @@ def make_plan(
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
     planned = (*short, *by_plan)
     check_faults(planned)
+    check_links(planned, found)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)
     check_batches(counted, shape, workload=workload, target=found, faults=planned)
@@ -269,9 +271,7 @@ def make_plan(
     )
 
 
-def _planned(
-    given: str | Path, layout: Layout, *, steps: int, seed: int, phases: Mapping[str, str] | None
-) -> tuple[Fault, ...]:
+def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target) -> tuple[Fault, ...]:
     """The faults of ``--faults``: a file, a plan's text itself, or ``random[:KINDS]``; raises BadInput."""
     if not isinstance(given, str | Path):
         raise BadInput("--faults", "must be the path of a plan, or random", value=given)
@@ -280,7 +280,8 @@ def _planned(
     if _is_drawn(given) and layout.all_reduce:
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if _is_drawn(given):
-        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases)
+        phases, shared = target.phases, target.shared
+        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases, shared=shared)
     if isinstance(given, str) and _TEXT.match(given):
         return parse_plan(given, place="--faults", layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)

@@ -74,7 +74,8 @@ class Target:
     ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
     it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both. ``batches``: its
     workers look up in ``probe.due`` how many steps they have data for. ``phases`` are those that its tasks say with
-    ``probe.at``, each with who does, a task or a job; None: not known.
+    ``probe.at``, each with who does, a task or a job; None: not known. ``shared``: all tasks have one
+    cluster spec.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Target:
     compressions: tuple[str, ...] = ("none",)
     batches: bool = False
     phases: Mapping[str, str] | None = None
+    shared: bool = False
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.
@@ -138,11 +140,20 @@ class Target:
         return claims
 
     def command(
-        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int | float]
+        self,
+        task: Task,
+        addresses: Addresses,
+        *,
+        layout: Layout,
+        workload: Mapping[str, str | int | float],
+        listens: str = "",
     ) -> Command:
-        """The command that starts ``task`` in a cluster with these addresses."""
+        """The command that starts ``task`` in a cluster with these addresses.
+
+        ``listens`` is where it listens, ``host:port``, if that is not the address that it has in the cluster.
+        """
         job = self.jobs[task.job]
-        values = self._values(task, addresses, layout=layout, workload=workload)
+        values = self._values(task, addresses, layout=layout, workload=workload, listens=listens or addresses[task])
         env = [(name, fill(text, values, place=f"env.{name}")) for name, text in job.env]
         if self.tf_config:
             env.append(("TF_CONFIG", tf_config(task, addresses)))
@@ -150,10 +161,16 @@ class Target:
         return Command(argv, tuple(env), job.entry, "" if job.entry else str(self.here))
 
     def _values(
-        self, task: Task, addresses: Addresses, *, layout: Layout, workload: Mapping[str, str | int | float]
+        self,
+        task: Task,
+        addresses: Addresses,
+        *,
+        layout: Layout,
+        workload: Mapping[str, str | int | float],
+        listens: str,
     ) -> dict[str, str]:
         hosts = {job: [a for t, a in sorted(addresses.items()) if t.job == job] for job in ("ps", "worker")}
-        host, _, port = addresses[task].rpartition(":")
+        host, _, port = listens.rpartition(":")
         values = {
             "job": task.job,
             "index": task.index,

@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 from string import Formatter
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,6 +50,7 @@ class _File(_Strict):
     workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
     batches: bool = False
+    cluster_spec: Literal["own", "shared"] = "own"
     claims: dict[str, dict[str, str]]
 
 
@@ -99,6 +100,7 @@ def load_target(path: Path) -> Target:
         modes=modes,
         compressions=tuple(file.compressions),
         batches=file.batches,
+        shared=file.cluster_spec == "shared",
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
 
