@@ -2,11 +2,12 @@
 
 ``python benchmarks/chaos_detection.py`` gives each defect and update mode 20 tries of 20 s of cluster time. A try runs
 one cluster after another, each with a plan drawn from the next seed (``--faults random``, all kinds), until a guarantee
-is violated. What the first try finds is shrunk. The healthy trainer gets as many tries, in which nothing may be
-violated.
+is violated. What the first try finds is run again (`psconform replay`), and then shrunk. The healthy trainer gets as
+many tries, in which nothing may be violated.
 
 It resumes, as detection.py does. Exit code 1 if a defect was found in fewer than 19 of 20 tries, a plan could not be
-shrunk to three faults, or the healthy trainer was accused; 2 if tries are missing (--budget, Ctrl-C), else 0.
+shrunk to three faults, fewer than 95 % of what was replayed came back, or the healthy trainer was accused; 2 if tries
+are missing (--budget, Ctrl-C), else 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ STEPS, CHECKPOINT_EVERY = 100, 10
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""
 SHRUNK = 1
-"""So many tries of each row are shrunk."""
+"""So many tries of each row are replayed and shrunk."""
+COME_BACK = 0.95
 
 
 def cases_of(name: str, update: str, tries: int) -> list[Case]:
@@ -61,7 +63,15 @@ def cases_of(name: str, update: str, tries: int) -> list[Case]:
 def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK) -> Result:
     """Clusters until a guarantee is violated or the time is over; the folders of a try that is wrong are kept."""
     result: Result = {"defect": case.defect, "update": case.update, "seed": case.seed, "options": case.options}
-    result |= {"violated": [], "seconds": 0.0, "clusters": 0, "undecided": 0, "faults": None, "shrunk": None}
+    result |= {
+        "violated": [],
+        "seconds": 0.0,
+        "clusters": 0,
+        "undecided": 0,
+        "faults": None,
+        "shrunk": None,
+        "replayed": None,
+    }
     result |= {"statuses": {}, "times_s": {}, "folder": None}
     seconds = 0.0
     while seconds < WITHIN_S:
@@ -81,6 +91,7 @@ def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK
         if run.exit_code == 1:
             result |= {"violated": sorted(run.violated), "faults": len(content["faults"]), "repeat": run.repeat}
             if case.defect and case.seed < shrinks:
+                result["replayed"] = replayed(place, session=session, scratch=folder / "replay")
                 result["shrunk"] = shrunk(place, session=session, scratch=folder / "shrink")
             break
         shutil.rmtree(place)
@@ -88,6 +99,11 @@ def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK
         shutil.rmtree(folder, ignore_errors=True)
         return result
     return result | {"folder": str(folder)}
+
+
+def replayed(folder: Path, *, session: Session, scratch: Path) -> bool:
+    """Whether the verdict of a run comes back when its plan is run once more."""
+    return Fails(judge_folder(folder), session, scratch)(stored_plan(folder, out=scratch))
 
 
 def shrunk(folder: Path, *, session: Session, scratch: Path) -> int:
@@ -109,7 +125,7 @@ def beyond(result: Result) -> set[str]:
 
 def is_right(result: Result) -> bool:
     """Found, small and for a reason; or healthy, and nothing violated."""
-    if "error" in result or beyond(result):
+    if "error" in result or beyond(result) or result["replayed"] is False:
         return False
     return not result["defect"] or (found(result) and (result["shrunk"] or 0) <= MOST_FAULTS)
 
@@ -119,6 +135,7 @@ def describe(result: Result) -> str:
     text = result.get("error") or (", ".join(result["violated"]) or "nothing violated")
     text += f" after {result['seconds']:.1f} s, {result['clusters']} clusters"
     text += f", shrunk from {result['faults']} to {result['shrunk']} faults" if result["shrunk"] is not None else ""
+    text += ", did not come back" if result["replayed"] is False else ""
     kept = f" ({result['folder']})" if result["folder"] else ""
     return f"{result['defect'] or 'healthy'} {result['update']} try {result['seed']}: {text}{kept}"
 
@@ -174,12 +191,20 @@ def places() -> list[tuple[str, str]]:
     return [*((name, update) for name in names() for update in DEFECTS[name].updates), *(("", u) for u in UPDATES)]
 
 
+def replays(rows: list[Row]) -> tuple[int, int]:
+    """How many verdicts came back, of how many that were replayed."""
+    said = [result["replayed"] for row in rows for result in row.results if result["replayed"] is not None]
+    return sum(said), len(said)
+
+
 def tables(rows: list[Row]) -> str:
     """Both tables, in Markdown."""
     head = f"| defect | mode | found in {WITHIN_S:.0f} s | rate at least (95 %) | s (median) | s (most) "
     lines = [f"{head}| clusters (median) | violated, in tries | shrunk to faults |"]
     lines += ["|---|---|---:|---:|---:|---:|---:|---|---:|", *(row.line for row in rows if row.defect)]
-    lines += ["", "| healthy trainer | tries | clusters | violated | undecided clusters |", "|---|---:|---:|---:|---:|"]
+    back, of = replays(rows)
+    lines += ["", f"Replayed once, the verdict came back in {back} of {of} runs.", ""]
+    lines += ["| healthy trainer | tries | clusters | violated | undecided clusters |", "|---|---:|---:|---:|---:|"]
     for row in (row for row in rows if not row.defect):
         clusters, undecided = (sum(result[name] for result in row.results) for name in ("clusters", "undecided"))
         accused = row.count(lambda result: result["violated"])
@@ -207,7 +232,8 @@ def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
         f"All run with {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY} and `--patience {PATIENCE_S:.0f}`, on the",
         "default layout, and with what a defect needs besides faults (a workload, an optimizer, `--drop-after`: see",
         "its entry). *Violated* are the guarantees in question, with the tries in which each was; *shrunk* is what",
-        f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults.",
+        f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults; the",
+        "same plan is run once more before that, as `psconform replay` does.",
         "Poisoned gradients and workers that run out of data are no faults that are drawn, and the defects that take",
         "one are of a trainer that does not recover: [detection.md](detection.md) and",
         "[detection-recovery.md](detection-recovery.md) count them. The rate is at least so much, one-sided and exact",
@@ -227,7 +253,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="DEFECT", choices=(*names(), "healthy"), help="this defect, or healthy")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no try after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
-    parser.add_argument("--shrink", type=int, default=SHRUNK, metavar="N", help=f"so many of each (default {SHRUNK})")
+    parser.add_argument(
+        "--shrink", type=int, default=SHRUNK, metavar="N", help=f"and replay so many of each (default {SHRUNK})"
+    )
     parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/chaos-detection.md")
     options = parser.parse_args(arguments)
@@ -256,7 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
         command = f"python benchmarks/chaos_detection.py {given} --write {options.write}"
         text = page(rows, asked=len(cases), place=where(results), command=command)
         options.write.write_text(text, encoding="utf-8")
-    return 1 if any(row.bad for row in rows) else 2 if len(results) < len(cases) else 0
+    back, of = replays(rows)
+    return 1 if any(row.bad for row in rows) or back < COME_BACK * of else 2 if len(results) < len(cases) else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def cluster(monkeypatch, tmp_path):
     def as_it_should(options):
         return (1, ("R1",), 3.0) if options["defect"] else (0, (), 3.0)
 
-    fake = SimpleNamespace(calls=[], says=as_it_should, left=2)
+    fake = SimpleNamespace(calls=[], says=as_it_should, left=2, back=True)
 
     def judge(*, session, out, **options):
         fake.calls.append(options)
@@ -37,6 +37,7 @@ def cluster(monkeypatch, tmp_path):
 
     monkeypatch.setattr(chaos, "judge", judge)
     monkeypatch.setattr(chaos, "shrunk", lambda *_, **__: fake.left)
+    monkeypatch.setattr(chaos, "replayed", lambda *_, **__: fake.back)
     fake.store = tmp_path / "store" / "chaos.jsonl"
     fake.call = lambda *words: chaos.main([*words, "--store", str(fake.store)])
     return fake
@@ -65,6 +66,14 @@ def test_what_is_found_is_counted_and_the_first_is_shrunk(cluster, capsys, tmp_p
     assert not list(cluster.store.parent.glob("runs/*"))
     assert cluster.call(*TWO) == 0
     assert len(cluster.calls) == 4  # from the store
+
+
+def test_what_does_not_come_back_is_told(cluster, capsys):
+    cluster.back = False
+    assert cluster.call(*TWO) == 1
+    shown = capsys.readouterr().out
+    assert "the verdict came back in 0 of 2 runs" in shown
+    assert "shrunk from 4 to 2 faults, did not come back" in shown
 
 
 def test_a_try_draws_anew_until_its_time_is_over(cluster, capsys):
