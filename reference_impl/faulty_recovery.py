@@ -140,7 +140,14 @@ class CounterAhead(RecoveringChief):
 
 
 class _AppliesAll(RecoverableShard):
-    """Takes whatever comes, in turn or not."""
+    """Takes whatever comes, in turn or not; how far a worker has come it knows from the step that is sent."""
+
+    def _transition(self, delta: Tensor, worker: int, step: Tensor, **options: Any) -> Tensor:
+        mine, total = self.shape[1] - self.counters + worker, self.shape[1] - 1
+        applied = tf.cast(self._cells([[0, mine]]), tf.int32)
+        again = 1.0 - tf.cast(tf.maximum(step[-1:] + 1 - applied, 0), tf.float32)  # the message counts one
+        delta = tf.tensor_scatter_nd_add(delta, [[0, mine], [0, total]], tf.concat([again, again], 0))
+        return super()._transition(delta, worker, step, **options)
 
     def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
         del version

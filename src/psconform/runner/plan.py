@@ -241,7 +241,9 @@ def make_plan(
     every, seconds = _interval(checkpoint_every)
     interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect)
     if defect:
-        check_recovery(defect, planned, interval, layout=shape, steps=steps, drawn=_is_drawn(faults))
+        check_recovery(
+            defect, planned, interval, layout=shape, steps=steps, drawn=_is_drawn(faults) or _of_a_run(faults)
+        )
     return Plan(
         target=found,
         layout=shape,
@@ -289,6 +291,12 @@ def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target
 
 def _is_drawn(given: str | Path) -> bool:
     return str(given).partition(":")[0] == RANDOM
+
+
+def _of_a_run(given: str | Path) -> bool:
+    """The plan in a run folder: what ran once may run again, even if it was drawn."""
+    path = Path(given)
+    return path.name == FAULTS and path.with_name("manifest.json").is_file()
 
 
 def _interval(every: int | str | None) -> tuple[int | None, float]:

@@ -30,8 +30,8 @@ def check_recovery(
 ) -> None:
     """Raises BadInput if a defect cannot show with these faults, and a checkpoint every so many steps.
 
-    The trainer of a defect that is none of recovery does not recover. A plan that is ``drawn`` may show it or not: that
-    is what it is drawn for.
+    The trainer of a defect that is none of recovery does not recover. A plan that is ``drawn``, now or when it ran
+    first, may show it or not: that is what it is drawn for.
     """
     defect = DEFECTS[name]
     poisons = [fault for fault in faults if fault.kind == "poison"]
