@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shutil
 import statistics
 import sys
@@ -32,6 +33,7 @@ from rich.console import Console
 
 from psconform import judge
 from psconform.errors import PsconformError
+from psconform.faults.random_plan import DRAWN
 from psconform.layout import UPDATES
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
@@ -44,6 +46,7 @@ TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
 PATIENCE_S = 6.0
 """A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
 STEPS, CHECKPOINT_EVERY = 100, 10
+KIND = re.compile(r'kind = "([^"]+)"')
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""
 SHRUNK = 1
@@ -186,8 +189,10 @@ def rows_of(results: list[Result]) -> list[Row]:
 
 
 def names() -> list[str]:
-    """The defects of a trainer that recovers: the others are refused with faults."""
-    return [name for name, defect in DEFECTS.items() if defect.recovers]
+    """The defects of a trainer that recovers, for the others are refused with faults; and that a drawn kind shows."""
+    return [
+        name for name, defect in DEFECTS.items() if defect.recovers and set(KIND.findall(defect.plan)) <= set(DRAWN)
+    ]
 
 
 def replays(rows: list[Row]) -> tuple[int, int]:
@@ -237,10 +242,10 @@ def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
         "its entry). *Violated* are the guarantees in question, with the tries in which each was; *shrunk* is what",
         f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults; the",
         "same plan is run once more before that, as `psconform replay` does.",
-        "Poisoned gradients and workers that run out of data are no faults that are drawn, and the defects that take",
-        "one are of a trainer that does not recover: [detection.md](detection.md) and",
-        "[detection-recovery.md](detection-recovery.md) count them. The rate is at least so much, one-sided and exact",
-        "(Clopper and Pearson).",
+        "Poisoned gradients, workers that run out of data and damaged checkpoints are no faults that are drawn: the",
+        "defects that take one are counted in [detection.md](detection.md),",
+        "[detection-recovery.md](detection-recovery.md) and [detection-network.md](detection-network.md). The rate is",
+        "at least so much, one-sided and exact (Clopper and Pearson).",
     )
     lines = ["<!-- written by benchmarks/chaos_detection.py --write -->\n", "# How soon drawn faults find bugs\n"]
     lines += [about, how, tables(rows), ""]

@@ -55,7 +55,8 @@ def test_every_case_can_be_planned_and_draws_its_faults(tmp_path):
             drawn |= {fault.kind for fault in plan.faults}
         assert {case.update for case in cases} == set(DEFECTS[name].updates if name else UPDATES)
     assert len(drawn) > 5
-    assert set(chaos.names()) == {name for name, defect in DEFECTS.items() if defect.recovers}
+    left_out = {name for name, defect in DEFECTS.items() if defect.recovers} - set(chaos.names())
+    assert left_out == {"checkpoint-unchecked"}
 
 
 def test_what_is_found_is_counted_and_the_first_is_shrunk(cluster, capsys, tmp_path):

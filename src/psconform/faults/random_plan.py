@@ -21,15 +21,17 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
 is started cold."""
 LEAST, MOST, ATTEMPTS = 4, 6, 4
-LONGEST_STEPS, LONGEST_S = 10, 1.5
-OUTLASTS_S = (2.5, 4.0)
-"""Half of those that last for a time last so long: what is wrong with a deadline shows only after it."""
+LONGEST_STEPS, LONGEST_S = 10, 0.8
+OUTLASTS_S = (2.3, 3.0)
+"""Half of those that let nothing through for a time last so long: what is wrong with a deadline shows only after it."""
+SILENT = ("stall", "stop", "refuse")
+"""They let nothing through."""
 UNTIL, ELSEWHERE, AT_A_PHASE = 0.3, 0.3, 0.2
 """The share of faults that last until a step; that strike where another worker is, so in the middle of whatever theirs
 does then; and at a phase that the target says of itself, such as checkpointing."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
-RESTARTS_S = (0.0, 0.2, 1.0)
+RESTARTS_S = (0.0, 0.2, 0.6)
 AMOUNTS: dict[str, tuple[int, ...]] = {
     "ms": (5, 20, 100),
     "jitter_ms": (0, 5),
@@ -141,7 +143,8 @@ def _draw(
         if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            shortest, longest = OUTLASTS_S if generator.random() < 0.5 else (0.2, LONGEST_S)
+            long = generator.random() < 0.5 and name in SILENT
+            shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
             said["lasts_s"] = round(generator.uniform(shortest, longest), 2)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
