@@ -17,6 +17,7 @@ import pytest
 from psconform.errors import BadInput, PsconformError
 from psconform.faults import server
 from psconform.faults.links import HOUR_MS, Links
+from psconform.faults.partitions import EVERYBODY
 from psconform.faults.toxiproxy import Toxiproxy
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
@@ -161,12 +162,19 @@ def test_what_is_refused_is_refused_and_taken_again(pair, listener):
         listener.accept()[0].close()
 
 
-def test_with_one_address_for_all_no_link_is_broken_alone(toxiproxy, listener):
+def test_with_one_address_for_all_what_is_held_back_is_everybodys(toxiproxy, listener):
     addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
     with Links(toxiproxy, "shared", addresses, shared=True) as links:
-        assert links.addresses_of(WORKERS[0])[PS] == links.addresses_of(WORKERS[1])[PS]
-        with pytest.raises(PsconformError, match="share one cluster spec"):
-            links.delay("stall", [Link(WORKERS[0], PS)], HOUR_MS)
+        one, other = (links.addresses_of(worker)[PS] for worker in WORKERS)
+        assert one == other
+        links.delay("stall", [Link(EVERYBODY, PS)], HOUR_MS)
+        with dial(one) as near, listener.accept()[0] as far:
+            near.sendall(b"held")
+            far.sendall(b"passes")
+            assert heard(near, LONG_S) == b"passes"
+            assert not heard(far, SOON_S)
+            links.undelay("stall", [Link(EVERYBODY, PS)])
+            assert heard(far, LONG_S) == b"held"
     assert toxiproxy.proxies() == {}
 
 
@@ -280,13 +288,14 @@ class TestWhereItComesFrom:
         self.program(tmp_path / "bin" / "toxiproxy-server", "echo broken >&2; exit 1")
         assert "failed: broken" in dict(server.find().closed)["PATH"]
 
-    def test_one_that_go_builds_is_kept(self, tmp_path, monkeypatch):
+    def test_one_that_go_builds_is_kept(self, tmp_path, monkeypatch, caplog):
         build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$GOBIN/server"'
         self.program(tmp_path / "bin" / "go", build)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
         left = server.cache() / "new-of-one-that-was-killed"
         left.mkdir(parents=True)
         assert server.set_up().found.how == "go install"
+        assert f"Toxiproxy {server.VERSION} is being built with go install" in caplog.text  # it takes a minute
         assert server.set_up().found.how == server.find().found.how == "cache"
         assert server.PACKAGE in (tmp_path / "log").read_text()
         assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]

@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import io
 import json
+import logging
 import os
 import platform
 import re
@@ -49,6 +50,9 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 BUILD_S, PULL_S, CALL_S, DOWNLOAD_S = 1200.0, 300.0, 60.0, 60.0
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+_log = logging.getLogger(__name__)
 
 
 class Closed(Exception):
@@ -190,6 +194,7 @@ def _build() -> Found:
     tool = shutil.which("go")
     if tool is None:
         raise Closed("there is no Go")
+    _waits("built with go install")
     with _workshop() as folder:
         flags = f"-ldflags=-X github.com/Shopify/toxiproxy/v2.Version={VERSION}"
         env = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
@@ -201,6 +206,7 @@ def _copy() -> Found:
     tool = shutil.which("docker")
     if tool is None:
         raise Closed("there is no docker")
+    _waits(f"copied out of {IMAGE}")
     with _workshop() as folder:
         remove = [tool, "rm", "-f", CONTAINER]
         with suppress(Closed):
@@ -218,6 +224,7 @@ def _download(releases: str) -> Found:
     if name not in SHA256:
         raise Closed(f"there is no release for {name}")
     url = f"{releases}/v{VERSION}/toxiproxy_{VERSION}_{name}.tar.gz"
+    _waits(f"downloaded from {url}")
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_S) as answer:
             data = answer.read(MAX_DOWNLOAD)
@@ -232,6 +239,11 @@ def _download(releases: str) -> Found:
             assert program is not None
             (folder / "server").write_bytes(program.read())
         return _keep(folder / "server", "download")
+
+
+def _waits(how: str) -> None:
+    """Say what takes so long, before it does; without a handler Python writes it to stderr."""
+    _log.warning("Toxiproxy %s is being %s, once; it is kept in %s", VERSION, how, cache())
 
 
 def _keep(program: Path, how: str) -> Found:
