@@ -258,25 +258,30 @@ class RecoveringWorker(Worker):
             waiting.look(counts, least)
             time.sleep(POLL_S / 10)
 
-    def _round(self, version: int) -> list[Row] | None:
-        """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it."""
+    def _round(self, version: int, *, unsure: bool = False) -> list[Row] | None:
+        """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it.
+
+        With ``unsure``, after a push that nobody has answered, it looks for its gradient before it waits.
+        """
         until = [np.array([version], np.int32)] * len(self.shards)
         waiting = self.stall(f"the round of step {version - 1}")
         patience_s = self.round_patience_s
         while True:
-            rows = self._ask(self._run_read, *until, patience_s=patience_s)
+            rows = None if unsure else self._ask(self._run_read, *until, patience_s=patience_s)
             if rows is not None and self._complete(self._of_epoch(rows), version):
                 return list(rows)
             counts = [look.applied for look in self.still()]
-            if min(map(min, counts)) >= version:  # nobody is waited for, so it is the answer that takes so long
+            if not unsure and min(map(min, counts)) >= version:  # nobody is waited for: the answer takes long
                 patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)
             mine = min(count[self.index] for count in counts)
             if mine < version:
                 return None
             if mine > version:
                 raise PassedBy
-            self.lagging(counts, version)
-            waiting.look(counts, version)
+            if not unsure:
+                self.lagging(counts, version)
+                waiting.look(counts, version)
+            unsure = False
 
     def lagging(self, counts: list[tuple[int, ...]], version: int) -> None:
         """This worker has waited for a round: ``counts`` are the gradients of each worker on each shard."""
@@ -297,7 +302,7 @@ class RecoveringWorker(Worker):
                 self._of_epoch(rows)
             if self.config.sync:
                 if rows is None or not self._complete(rows, self.awaits(step)):
-                    rows = self._round(self.awaits(step))
+                    rows = self._round(self.awaits(step), unsure=rows is None)
                 if rows is not None:
                     self._pulled, self.refusing = rows, self._refused(rows)
                     if self.refusing:

@@ -23,9 +23,7 @@ is started cold."""
 LEAST, MOST, ATTEMPTS = 4, 6, 4
 LONGEST_STEPS, LONGEST_S = 10, 0.8
 OUTLASTS_S = (2.3, 3.0)
-"""Half of those that let nothing through for a time last so long: what is wrong with a deadline shows only after it."""
-SILENT = ("stall", "stop", "refuse")
-"""They let nothing through."""
+"""Half of the stalls that last for a time last so long: what is wrong with a deadline shows only after it."""
 UNTIL, ELSEWHERE, AT_A_PHASE = 0.3, 0.3, 0.2
 """The share of faults that last until a step; that strike where another worker is, so in the middle of whatever theirs
 does then; and at a phase that the target says of itself, such as checkpointing."""
@@ -143,7 +141,7 @@ def _draw(
         if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            long = generator.random() < 0.5 and name in SILENT
+            long = generator.random() < 0.5 and name == "stall"
             shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
             said["lasts_s"] = round(generator.uniform(shortest, longest), 2)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
