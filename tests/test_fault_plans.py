@@ -285,7 +285,8 @@ def test_plans_that_do_not_go_with_other_options(options, says, tmp_path):
 def test_a_plan_may_be_given_as_its_text(tmp_path):
     text = 'fault = [{kind = "term", task = "ps:0", at = 9}]'
     (tmp_path / "plan.toml").write_text(entry(kind="term", task="ps:0", at=9), encoding="utf-8")
-    for said in (text, tmp_path / "plan.toml", entry(kind="term", task="ps:0", at=9)):
+    commented = f"# what broke us\n\n  # in June\n{text}"
+    for said in (text, commented, tmp_path / "plan.toml", entry(kind="term", task="ps:0", at=9)):
         assert make_plan(out=tmp_path, faults=said).faults == make_plan(out=tmp_path, faults=text).faults
     with pytest.raises(BadInput, match="--faults: fault 1: at: is missing"):
         make_plan(out=tmp_path, faults='fault = [{kind = "term", task = "ps:0"}]')

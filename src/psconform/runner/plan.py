@@ -43,8 +43,8 @@ CHECKPOINT_EVERY = 50
 PATIENCE_S = 60.0
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
-_TEXT = re.compile(r"\s*(\[\[fault\]\]|fault\s*=)")
-"""How the text of a plan begins, and no path."""
+_TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
+"""How the text of a plan begins, after comments, and no path."""
 
 MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
 """Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
