@@ -307,9 +307,13 @@ class PlaceLost(RecoveringWorker):
 
 
 class ThirdStrike(RecoveringWorker):
-    """Gives up at the third fault in its life, however long ago the others were."""
+    """Gives up at the third fault in its life, its own deaths among them, however long ago the others were."""
 
     faults, steps_since = 0, 0
+
+    def join(self) -> None:
+        self.faults = max(self.faults, min(self.probe.incarnation, 2))
+        super().join()
 
     def _take_step(self) -> None:
         super()._take_step()

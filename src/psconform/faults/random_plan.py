@@ -20,13 +20,19 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
 can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
 is started cold."""
-LEAST, MOST, ATTEMPTS = 4, 6, 4
+LEAST, MOST, ATTEMPTS = 5, 8, 4
+EVERY = 14
+"""Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
 LONGEST_STEPS, LONGEST_S = 10, 0.8
 OUTLASTS_S = (2.3, 3.0)
-"""Half of the stalls that last for a time last so long: what is wrong with a deadline shows only after it."""
-UNTIL, ELSEWHERE, AT_A_PHASE = 0.3, 0.3, 0.2
-"""The share of faults that last until a step; that strike where another worker is, so in the middle of whatever theirs
-does then; and at a phase that the target says of itself, such as checkpointing."""
+"""Half of the stalls and stops that last for a time last so long, and a worker is away for so long one time in four:
+what is wrong with a deadline shows only after it."""
+UNTIL, ELSEWHERE = 0.3, 0.3
+"""The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
+theirs does then."""
+AT_A_PHASE, ENDS_AT_A_PHASE = 0.2, 0.5
+"""The share of faults, and of those that end a process, that strike at a phase that the target says of itself, such as
+checkpointing: what is wrong with what it does there shows nowhere else."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 0.6)
@@ -52,7 +58,7 @@ def drawn_plan(
     phases: Mapping[str, str] | None = None,
     shared: bool = False,
 ) -> tuple[Fault, ...]:
-    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to six, no two of one process.
+    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to nine, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``; with
     ``shared`` its tasks have one cluster spec.
@@ -77,17 +83,20 @@ def draw(
     steps: int,
     phases: Mapping[str, str] | None = None,
     shared: bool = False,
-    least: int = LEAST,
-    most: int = MOST,
+    least: int = 0,
+    most: int = 0,
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
+
+    Without bounds, one fault for every 14 steps or so, but five at least and not many more than eight.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     sorts = _sorts(kinds, layout)
     generator.shuffle(sorts)
     faults: list[Fault] = []
-    for number in range(generator.randint(least, most)):
+    usual = max(LEAST, min(MOST, steps // EVERY))
+    for number in range(generator.randint(least or usual, most or usual + 1)):
         names, tasks = sorts[number % len(sorts)]
         for _ in range(ATTEMPTS):
             name, task = generator.choice(names), generator.choice(tasks)
@@ -104,7 +113,8 @@ def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[T
     alike: dict[tuple[str, bool, str], list[str]] = {}
     for name in kinds:
         kind = KINDS[name]
-        shown_by = kind.evidence if kind.of == NETWORK else ""  # links end, hold back, or slow down
+        # links end, hold back, or slow down; a process is away, or there twice
+        shown_by = kind.evidence if kind.of == NETWORK or name == "twice" else ""
         alike.setdefault((kind.of, kind.restarts, shown_by), []).append(name)
     return [
         (names, tasks) for (_, ends, _), names in alike.items() for tasks in (jobs if ends else [list(layout.tasks)])
@@ -131,19 +141,20 @@ def _draw(
 ) -> Fault:
     kind = KINDS[name]
     if name == "late":
-        return Fault(kind=name, task=task, when=When(), lasts_s=round(generator.uniform(0.2, LONGEST_S), 2))
-    when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
+        return Fault(kind=name, task=task, when=When(), lasts_s=_seconds(generator, long=False))
+    share = 0.0 if kind.of == NETWORK else ENDS_AT_A_PHASE if kind.restarts else AT_A_PHASE
+    when = _when(generator, task, layout=layout, steps=steps, phases=phases, share=share)
     said: dict[str, Any] = {"kind": name, "when": when}
     if kind.restarts:
-        said["restart_after_s"] = generator.choice(RESTARTS_S)
+        long = generator.random() < 0.25 and task.job == "worker" and name != "crash-loop"
+        said["restart_after_s"] = _seconds(generator, long=True) if long else generator.choice(RESTARTS_S)
     if kind.lasts:
         step = steps if when.step is None else when.step
         if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            long = generator.random() < 0.5 and name == "stall"
-            shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
-            said["lasts_s"] = round(generator.uniform(shortest, longest), 2)
+            long = generator.random() < 0.5 and name in ("stall", "stop")
+            said["lasts_s"] = _seconds(generator, long=long)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
         return Fault(task=task, **said)
@@ -153,11 +164,18 @@ def _draw(
     return Fault(region=where, links=region(where, layout=layout, place="--faults"), **said)
 
 
-def _when(generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]) -> When:
+def _seconds(generator: random.Random, *, long: bool) -> float:
+    shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
+    return round(generator.uniform(shortest, longest), 2)
+
+
+def _when(
+    generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str], share: float
+) -> When:
     """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself."""
     said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
     said = [phase for phase in said if phase not in UNSURE]
-    if said and generator.random() < AT_A_PHASE:
+    if said and generator.random() < share:
         return When(generator.choice(said))
     when = When(generator.choice((BEFORE_PUSH, "after-push")), generator.randrange(max(1, steps * 3 // 4)))
     if generator.random() < ELSEWHERE:
