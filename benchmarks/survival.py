@@ -85,10 +85,10 @@ def page(results: list[Result], *, asked: int, command: str) -> str:
     """docs/survival.md."""
     minutes = sum(result["times_s"].get("ended", 0.0) for result in results) / 60
     about = paragraph(
-        "Five or more faults of processes and of the network, drawn from the seed (`--faults random`, all kinds), strike",
-        "the reference trainer while it trains; the layout (1 to 3 ps, 2 or 3 workers) and the interval of checkpoints",
-        "are drawn, too. *Violated*: a guarantee did not hold, hangs among them. *Undecided*: nothing can be said,",
-        "mostly because a fault was not seen to touch anything. The bound is one-sided and exact (Clopper and",
+        "Five faults or more of processes and of the network, drawn from the seed (`--faults random`, all kinds),",
+        "strike the reference trainer while it trains; the layout (1 to 3 ps, 2 or 3 workers) and the interval of",
+        "checkpoints are drawn, too. *Violated*: a guarantee did not hold, hangs among them. *Undecided*: nothing can",
+        "be said, mostly because a fault was not seen to touch anything. The bound is one-sided and exact (Clopper and",
         f"Pearson). The clusters ran for {minutes:.0f} minutes in all.",
     )
     lines = ["<!-- written by benchmarks/survival.py --write -->\n", "# What the reference trainer survives\n"]

@@ -20,7 +20,7 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
 can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
 is started cold."""
-LEAST, MOST, ATTEMPTS = 5, 8, 4
+LEAST, MOST, ATTEMPTS = 5, 9, 4
 EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
 LONGEST_STEPS, LONGEST_S = 10, 0.8
@@ -88,14 +88,14 @@ def draw(
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
-    Without bounds, one fault for every 14 steps or so, but five at least and not many more than eight.
+    Without bounds, one fault for every 14 steps or so, but five at least and nine at most.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     sorts = _sorts(kinds, layout)
     generator.shuffle(sorts)
     faults: list[Fault] = []
-    usual = max(LEAST, min(MOST, steps // EVERY))
+    usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
         names, tasks = sorts[number % len(sorts)]
         for _ in range(ATTEMPTS):
