@@ -30,9 +30,9 @@ what is wrong with a deadline shows only after it."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
-AT_A_PHASE, ENDS_AT_A_PHASE = 0.2, 0.5
-"""The share of faults, and of those that end a process, that strike at a phase that the target says of itself, such as
-checkpointing: what is wrong with what it does there shows nowhere else."""
+AT_A_PHASE, WITHIN_A_STEP = 0.2, 0.5
+"""The share of faults of processes that strike at a phase that the target says of itself, such as checkpointing; and of
+a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 0.6)
@@ -88,12 +88,15 @@ def draw(
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
-    Without bounds, one fault for every 14 steps or so, but five at least and nine at most.
+    Without bounds, one fault for every 14 steps or so, but five at least and nine at most, and among them what ends a
+    ps and what ends a worker: nothing shows more.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     sorts = _sorts(kinds, layout)
     generator.shuffle(sorts)
+    if not least:
+        sorts.sort(key=lambda sort: not KINDS[sort[0][0]].restarts)
     faults: list[Fault] = []
     usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
@@ -142,8 +145,7 @@ def _draw(
     kind = KINDS[name]
     if name == "late":
         return Fault(kind=name, task=task, when=When(), lasts_s=_seconds(generator, long=False))
-    share = 0.0 if kind.of == NETWORK else ENDS_AT_A_PHASE if kind.restarts else AT_A_PHASE
-    when = _when(generator, task, layout=layout, steps=steps, phases=phases, share=share)
+    when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
     said: dict[str, Any] = {"kind": name, "when": when}
     if kind.restarts:
         long = generator.random() < 0.25 and task.job == "worker" and name != "crash-loop"
@@ -169,15 +171,17 @@ def _seconds(generator: random.Random, *, long: bool) -> float:
     return round(generator.uniform(shortest, longest), 2)
 
 
-def _when(
-    generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str], share: float
-) -> When:
+def _when(generator: random.Random, task: Task, *, layout: Layout, steps: int, phases: Mapping[str, str]) -> When:
     """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself."""
     said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
     said = [phase for phase in said if phase not in UNSURE]
-    if said and generator.random() < share:
+    step = generator.randrange(max(1, steps * 3 // 4))
+    of_steps = [phase for phase in said if phases[phase] == "worker"]
+    if of_steps and task.job == "worker" and generator.random() < WITHIN_A_STEP:
+        return When(generator.choice(of_steps), step)
+    if said and generator.random() < AT_A_PHASE:
         return When(generator.choice(said))
-    when = When(generator.choice((BEFORE_PUSH, "after-push")), generator.randrange(max(1, steps * 3 // 4)))
+    when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
     if generator.random() < ELSEWHERE:
         return replace(when, task=str(generator.choice(layout.worker_tasks)))
     return when
