@@ -45,7 +45,7 @@ STORE = Path(__file__).parent / ".detection" / "chaos.jsonl"
 TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
 PATIENCE_S = 6.0
 """A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
-STEPS, CHECKPOINT_EVERY = 60, 5
+STEPS, CHECKPOINT_EVERY = 60, 10
 KIND = re.compile(r'kind = "([^"]+)"')
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""

@@ -26,11 +26,11 @@ EVERY = 14
 LONGEST_STEPS, LONGEST_S = 10, 0.8
 OUTLASTS_S = (2.3, 3.0)
 """Half of the stalls and stops that last for a time last so long, and a worker is away for so long one time in four:
-what is wrong with a deadline shows only after it."""
+what is wrong with a deadline shows only after it. Where a job goes on without a worker, three in four."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
-AT_A_PHASE, WITHIN_A_STEP = 0.2, 0.5
+AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.7
 """The share of faults of processes that strike at a phase that the target says of itself, such as checkpointing; and of
 a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
 UNSURE = ("restoring",)
@@ -112,7 +112,9 @@ def draw(
 
 def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[Task]]]:
     """Kinds that are alike in what they do, and whom they strike: what ends a ps, what ends a worker, and so on."""
-    jobs = [[task for task in layout.tasks if task.job == job] for job in sorted({t.job for t in layout.tasks})]
+    servers = [task for task in layout.tasks if task.job == "ps"]
+    workers = list(layout.worker_tasks[1 if layout.drop_after else 0 :])  # nobody goes on without the chief
+    jobs = [tasks for tasks in (servers, workers) if tasks]
     alike: dict[tuple[str, bool, str], list[str]] = {}
     for name in kinds:
         kind = KINDS[name]
@@ -148,14 +150,16 @@ def _draw(
     when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
     said: dict[str, Any] = {"kind": name, "when": when}
     if kind.restarts:
-        long = generator.random() < 0.25 and task.job == "worker" and name != "crash-loop"
+        often = 0.75 if layout.drop_after else 0.25
+        long = generator.random() < often and task.job == "worker" and name != "crash-loop"
         said["restart_after_s"] = _seconds(generator, long=True) if long else generator.choice(RESTARTS_S)
     if kind.lasts:
         step = steps if when.step is None else when.step
         if step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            long = generator.random() < 0.5 and name in ("stall", "stop")
+            often = 0.75 if layout.drop_after else 0.5
+            long = generator.random() < often and name in ("stall", "stop")
             said["lasts_s"] = _seconds(generator, long=long)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:
@@ -175,7 +179,7 @@ def _when(generator: random.Random, task: Task, *, layout: Layout, steps: int, p
     """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself."""
     said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
     said = [phase for phase in said if phase not in UNSURE]
-    step = generator.randrange(max(1, steps * 3 // 4))
+    step = generator.randrange(steps // 4, max(1, steps * 3 // 4))  # what is lost sooner is not worth a checkpoint
     of_steps = [phase for phase in said if phases[phase] == "worker"]
     if of_steps and task.job == "worker" and generator.random() < WITHIN_A_STEP:
         return When(generator.choice(of_steps), step)
