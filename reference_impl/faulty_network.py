@@ -7,6 +7,7 @@ became of a push. Each of these workers takes one of the others for something th
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -142,6 +143,22 @@ class BackoffUnbounded(RecoveringWorker):
     calls_type = _DoublingCalls
 
 
+def _beats(address: str) -> bool:
+    """Whether a heartbeat finds somebody at ``host:port``: only who refuses it is dead.
+
+    A connection that is reset as soon as it has been taken has been taken, whether connect says so, or that it was
+    reset already (which of the two is a race within the kernel).
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 class _HeartbeatCalls(Calls):
     """Asks each ps now and then, on another connection, whether it is there; as long as it is, a call goes on.
 
@@ -161,7 +178,7 @@ class _HeartbeatCalls(Calls):
                 answer, error = answers.get(timeout=self.beat_s)
             except queue.Empty:
                 self._idle()  # training may be over, and the ps gone before it could answer
-                if all(map(takes_connections, self.ps)):
+                if all(map(_beats, self.ps)):
                     continue
                 self._reconnect()
                 return None
