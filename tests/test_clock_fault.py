@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from psconform import judge
@@ -116,6 +117,21 @@ def test_nothing_is_left_of_a_psconform_that_was_killed(tmp_path):
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
         owner.send_signal(signal.SIGKILL)
+    until(lambda: not left_by(pid) and not Path(f"/proc/{pid}").exists())
+
+
+def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
+    faked(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        keeper = psutil.Process(pid).parent()
+        assert keeper is not None
+        owner.send_signal(signal.SIGSTOP)  # or it would end what its keeper has left
+        keeper.kill()
+        owner.kill()
+    command = [sys.executable, "-m", "psconform.cli", "clean"]
+    subprocess.run(command, capture_output=True, timeout=30, check=True)
     until(lambda: not left_by(pid) and not Path(f"/proc/{pid}").exists())
 
 

@@ -27,6 +27,8 @@ OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
 TEMPORARY = "psconform-tasks-"
 """What the name of the temporary folder of all tasks begins with; after it comes the owner, with a dash for a colon."""
+REMAINS = ".remains"
+"""A file in it: a process id and a path in each line, which is to be deleted when that process has ended."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,11 @@ class LocalLauncher:
                 del self._running[key]
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
-        return self._started[key]
+        pid = self._started[key]
+        if remains:  # the keeper deletes them; this is for `psconform clean`, should it be killed, too
+            with (self.temporary / REMAINS).open("a", encoding="utf-8") as file:
+                file.writelines(f"{pid} {path.replace('{pid}', str(pid))}\n" for path in remains)
+        return pid
 
     def scratch(self, place: Path | str, *, mine: bool = True) -> None:
         """Have the keeper delete a folder, or a URL, or unmount ``mount:FOLDER``, should psconform go away.

@@ -51,6 +51,7 @@ class _State:
     off_ns: int = 0  # and taken away
     sent: Sent | None = None  # the push that it waits for
     seen: str = ""  # of that push
+    past: bool = False  # the step that was to end it came before it had struck
     again: float | None = None  # it has been healed, and strikes again at this time of time.monotonic()
 
     @property
@@ -195,6 +196,8 @@ class Strikes:
             there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
             if there and (state.status == "struck" or (state.status == "striking" and not state.injector.holds)):
                 self._heal(state)
+            elif there and state.status in ("sending", "striking"):
+                state.past = True
         for state in self._states:
             fault = state.fault
             if (
@@ -269,7 +272,8 @@ class Strikes:
             return False
         if not fault.until.phase:
             return self._began is not None and now - self._began >= fault.until.after_s
-        return heard_s > STANDSTILL_S and lasted > STANDSTILL_S
+        past = state.past and state.status == "struck"
+        return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
 
     def _struck(self, state: _State, evidence: str) -> None:
         state.status, state.struck = "struck", True
