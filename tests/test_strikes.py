@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,45 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
         assert not strikes.killed(VICTIM, status)
         assert len(strikes.missing()) == missing
     log.close()
+
+
+class Slows(Stops):
+    """Takes effect when something passes, which may be a while after it was brought about."""
+
+    holds, lingers, passed = False, True, ""
+
+    def inject(self):
+        self.done = [time.monotonic()]
+
+    def evidence(self):
+        return self.passed
+
+    def heal(self):
+        self.done.append(time.monotonic())
+
+    def healed(self):
+        return "something passed"
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_slows_a_link_lasts_until_something_has_passed(launcher, tmp_path, passes):
+    (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    fault = replace(fault, until=None, lasts_s=0.1)
+    slows = Slows(fault, launcher)
+    slows.effect_s = 0.5
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        strikes = Strikes({fault: slows}, control, log, restart=lambda _: None)
+        (state,), deadline = strikes._states, time.monotonic() + LONG_S
+        while state.status not in ("healed", "failed"):
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+            if passes and state.status == "striking" and time.monotonic() > state.since + 0.3:
+                slows.passed = "5 bytes passed"
+    log.close()
+    began, ended = slows.done
+    assert ended - began >= (0.3 if passes else 0.6)
+    assert bool(strikes.missing()) is not passes
 
 
 class Answers:

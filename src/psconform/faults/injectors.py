@@ -40,11 +40,12 @@ class Injector(ABC):
         holds: whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there.
         effect_s: seconds after which it has shown no effect, if whoever has arrived waits for it.
         starts: it is healed by starting the task.
+        lingers: its time is not over before it is seen to have taken effect, within ``effect_s``.
         file: what it has damaged, if it is a file.
         unseen: why it may not have been seen to take effect, as far as that is known.
     """
 
-    holds, starts = True, False
+    holds, starts, lingers = True, False, False
     effect_s = 10.0
     file = unseen = ""
 

@@ -41,6 +41,7 @@ class Disturbs(Injector):
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
+        self.lingers = fault.kind != "stall"  # what shows that may be only what comes when it is over
 
     def inject(self) -> None:
         links, fault = self._links, self._fault

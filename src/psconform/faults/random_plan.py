@@ -20,19 +20,23 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
 can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
 is started cold."""
-LEAST, MOST, ATTEMPTS = 5, 9, 4
+LEAST, MOST, ATTEMPTS = 6, 9, 8
 EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
 LONGEST_STEPS, LONGEST_S = 10, 0.8
-OUTLASTS_S = (2.3, 3.0)
-"""Half of the stalls and stops that last for a time last so long, and a worker is away for so long one time in four:
-what is wrong with a deadline shows only after it. Where a job goes on without a worker, three in four."""
+OUTLASTS_S, LONG = (2.3, 3.0), 0.7
+"""Of stalls and stops a share lasts so long, and a worker that the job may go on without is mostly away for so long:
+what is wrong with a deadline shows only after it."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
 AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.7
 """The share of faults of processes that strike at a phase that the target says of itself, such as checkpointing; and of
 a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
+APART = 3
+"""Steps between two faults that must not overlap."""
+KEEPS = ("late", "throttle", "twice")
+"""Faults of a process that has its connections all the same, at any time at which others strike."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 0.6)
@@ -88,15 +92,15 @@ def draw(
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
-    Without bounds, one fault for every 14 steps or so, but five at least and nine at most, and among them what ends a
-    ps and what ends a worker: nothing shows more.
+    Without bounds, one fault for every 14 steps or so, but six at least and nine at most, and among them what ends a
+    ps, what ends a worker and what ends connections: nothing shows more.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     sorts = _sorts(kinds, layout)
     generator.shuffle(sorts)
     if not least:
-        sorts.sort(key=lambda sort: not KINDS[sort[0][0]].restarts)
+        sorts.sort(key=lambda sort: not (KINDS[sort[0][0]].restarts or sort[0][0] in ENDING))
     faults: list[Fault] = []
     usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
@@ -104,7 +108,8 @@ def draw(
         for _ in range(ATTEMPTS):
             name, task = generator.choice(names), generator.choice(tasks)
             fault = _draw(generator, name, task, layout=layout, steps=steps, phases=phases or {}, shared=shared)
-            if not any(_clash(one, other) for before in faults for one, other in ((fault, before), (before, fault))):
+            pairs = ((one, other) for before in faults for one, other in ((fault, before), (before, fault)))
+            if not any(_clash(one, other, layout=layout) for one, other in pairs):
                 faults.append(fault)
                 break
     return tuple(faults)
@@ -126,12 +131,29 @@ def _sorts(kinds: Sequence[str], layout: Layout) -> list[tuple[list[str], list[T
     ]
 
 
-def _clash(fault: Fault, other: Fault) -> bool:
+def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
     """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it."""
     if fault.task is not None and fault.task == other.task:
         return True
     ends = {task for link in fault.links for task in (link.source, link.destination)}
-    return fault.kind in ENDING and (other.task in ends or bool(set(fault.links) & set(other.links)))
+    touched = other.task in ends or bool(set(fault.links) & set(other.links))
+    return fault.kind in ENDING and touched and not _apart(fault, other, layout=layout)
+
+
+def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
+    """Whoever gets to the later of them has got past the earlier, so connections are there again.
+
+    A round needs everybody, unless the job goes on without some; else that is sure only of the worker's own steps.
+    """
+    if other.kind in KEEPS:
+        return True
+    begin, end, others_begin, others_end = one.when.step, one.until, other.when.step, other.until
+    if begin is None or others_begin is None or other.kind == "crash-loop":
+        return False  # nobody knows when it strikes, or strikes again
+    last, others_last = (until.step if until and until.step is not None else 0 for until in (end, others_end))
+    all_wait = layout.update == "sync" and not (layout.quorum or layout.drop_after)
+    after, before = begin - max(others_begin, others_last), others_begin - max(begin, last)
+    return (all_wait or one.where == other.where != "worker") and max(after, before) >= APART
 
 
 def _draw(
@@ -150,16 +172,15 @@ def _draw(
     when = _when(generator, task, layout=layout, steps=steps, phases={} if kind.of == NETWORK else phases)
     said: dict[str, Any] = {"kind": name, "when": when}
     if kind.restarts:
-        often = 0.75 if layout.drop_after else 0.25
+        often = 0.75 if layout.drop_after else 0.1
         long = generator.random() < often and task.job == "worker" and name != "crash-loop"
         said["restart_after_s"] = _seconds(generator, long=True) if long else generator.choice(RESTARTS_S)
     if kind.lasts:
         step = steps if when.step is None else when.step
-        if step + 1 < steps and generator.random() < UNTIL:
+        long = name in ("stall", "stop") and generator.random() < LONG
+        if not long and step + 1 < steps and generator.random() < UNTIL:
             said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, min(steps - 1, step + LONGEST_STEPS)))
         else:
-            often = 0.75 if layout.drop_after else 0.5
-            long = generator.random() < often and name in ("stall", "stop")
             said["lasts_s"] = _seconds(generator, long=long)
     said["amounts"] = tuple((amount, _amount(generator, name, amount)) for amount in kind.amounts)
     if kind.of != NETWORK:

@@ -267,7 +267,8 @@ class Strikes:
         if fault.restart_after_s is not None:
             return lasted >= fault.restart_after_s
         if fault.lasts_s is not None:
-            return lasted >= fault.lasts_s
+            unseen = state.status == "striking" and state.injector.lingers
+            return lasted >= fault.lasts_s + (state.injector.effect_s if unseen else 0.0)
         if fault.until is None:
             return False
         if not fault.until.phase:
