@@ -35,6 +35,7 @@ TRANSIENT = (
     tf.errors.NotFoundError,  # nor what a session had registered with the one before
     tf.errors.InternalError,
     tf.errors.UnknownError,
+    UnicodeDecodeError,  # TensorFlow has something to say and cannot: its text is not UTF-8
 )
 """What a call says when a ps was killed or started again while, or since, it was made."""
 

@@ -1,6 +1,6 @@
 """Checkpoints on disk: TensorFlow's own files, and beside them a manifest that says when they are whole.
 
-A folder holds, per checkpoint, e.g. ``step-50-epoch-0``::
+A folder holds ``chief.lock``, by which a second chief is refused, and per checkpoint, e.g. ``step-50-epoch-0``::
 
     step-50-epoch-0.index, step-50-epoch-0.data-00000-of-00001    an ordinary TensorFlow checkpoint
     step-50-epoch-0.json                                          its manifest: size and SHA-256 of those, and of itself
@@ -16,7 +16,8 @@ is passed over, and the one before is taken. A disk that is full, or read-only, 
 * ``theta_0/momentum`` or ``theta_0/m`` and ``theta_0/v``, with ``--optimizer momentum`` or ``adam``: the moments of the
   same parameters (psconform.optimizers), float32[slots]; with sgd there are none;
 * ``applied``: how many gradients of each worker are in them, int64[workers], the same on every ps;
-* ``step``: the step that the chief was about to take, ``epoch``: the cluster epoch it was read in, both int64.
+* ``step``: the step that the chief was about to take, and once it has taken its last (in async the others may go on)
+  one more with each checkpoint; ``epoch``: the cluster epoch it was read in; both int64.
 
 An **epoch** is raised on disk before a restore begins, by a file whose *name* is all that it says (``epoch-3``):
 nothing in it can be torn, and no number is used twice. ``epoch-3.done`` says that every ps has been given its state.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -34,7 +36,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import tensorflow as tf
@@ -54,8 +56,9 @@ _EPOCH = re.compile(r"epoch-(\d+)(\.done)?")
 class Cut:
     """One state of all shards: each holds the first ``applied[w]`` gradients of every worker w, and nothing else.
 
-    ``step`` is the one that the chief was about to take, ``epoch`` the one that it was read in. ``moments`` are those
-    of each shard by name, of the same version as its parameters; empty: it has none.
+    ``step`` is the one that the chief was about to take, after its last one more each time; ``epoch`` is the one that
+    it was read in. ``moments`` are those of each shard by name, of the same version as its parameters;
+    empty: it has none.
     """
 
     step: int
@@ -86,6 +89,19 @@ class Store:
     def __init__(self, folder: Path, *, keep: int = 3) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.keep = folder, keep
+
+    def claim(self) -> IO[bytes] | None:
+        """Be the one chief of this folder, as long as this process lives and what is returned is kept; None: there is
+        one already. (flock, so on one machine, or a file system that has it on all.)"""
+        try:
+            file = (self.folder / "chief.lock").open("ab")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:  # a disk that takes nothing now, or knows no locks
+            logging.warning("%s cannot be locked: %s", self.folder, error)
+            return (self.folder / os.devnull).open("rb")
+        return file
 
     def save(self, cut: Cut, *, before_commit: Callable[[], object] = lambda: None) -> None:
         """Make a checkpoint durable, and remove those beyond the ``keep`` newest.

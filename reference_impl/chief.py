@@ -44,6 +44,7 @@ class RecoveringChief(RecoveringWorker):
 
     saved = -1  # step of the newest checkpoint; -1: not known
     saved_at = 0.0  # when, on the monotonic clock
+    held: tuple[int, ...] = ()  # gradients of each worker in it, or when the last one after its own steps was begun
     postponed = 0  # no checkpoint before this step
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
@@ -52,6 +53,9 @@ class RecoveringChief(RecoveringWorker):
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._writing: tuple[Cut, int, Future[None]] | None = None  # with the step of the one before
         super().__init__(cluster, probe, config, recovery)
+        self._claim = self.store.claim()
+        if self._claim is None:
+            raise GaveUp(f"cannot serve as worker:0: {recovery.folder} has a chief already")
 
     def _build(self) -> None:
         super()._build()
@@ -79,6 +83,7 @@ class RecoveringChief(RecoveringWorker):
                 self._insist("reading the newest checkpoint", partial(self.store.load, names[0])) if names else None
             )
             self.saved, self.saved_at = newest.step if newest is not None else 0, time.monotonic()
+            self.held = newest.applied if newest is not None else ()
 
     def settle(self) -> list[Look]:
         """Restore until all shards are in one epoch, and open their gates: a chief may have died with them closed."""
@@ -119,7 +124,7 @@ class RecoveringChief(RecoveringWorker):
             # A late one does no harm: it is refused by a shard that is in a later epoch.
             if self._ask(self._run_restore[i], state, patience_s=CALL_TIMEOUT_S / 2) != [epoch]:
                 return
-        self.saved, self.saved_at, self.postponed = cut.step, time.monotonic(), 0
+        self.saved, self.saved_at, self.postponed, self.held = cut.step, time.monotonic(), 0, cut.applied
         self.announce(epoch)
         if not anew:
             self.tell(cut)
@@ -196,7 +201,7 @@ class RecoveringChief(RecoveringWorker):
         ]
         applied = self.shards[0].applied(states[0][0])
         cut = Cut(step, self.epoch, applied, thetas, moments if named else [])
-        before, self.saved_at = self.saved, time.monotonic()
+        before, self.saved_at, self.held = self.saved, time.monotonic(), applied
         try:
             written = self.store.load(cut.name)  # by this task before it was started again: it is not touched
         except OSError as error:
@@ -297,23 +302,49 @@ class RecoveringChief(RecoveringWorker):
 
     def conclude(self) -> None:
         """When every shard has every gradient: write the final checkpoint, and say so."""
-        steps, waiting = self.config.steps, self.stall("every worker to train")
+        waiting = self.stall("every worker to train")
         while True:
             looks = self.still()
             if any(look.limits != self.gates() for look in looks):
                 self._let_in(self.gates())
             if self.is_trained(looks):
-                if (found := self.states(self.rows(steps))) is None:
+                if (found := self.states(self.rows(self.config.steps))) is None:
                     continue  # to `still`
-                self._save(steps, found)
                 self._await_write()
-                if self.saved == steps:
+                final = self._further(self.config.steps)
+                self._save(final, found)
+                self._await_write()
+                if self.saved == final:
                     break
+            elif not self.config.sync:
+                self._save_meanwhile(looks)
             if waiting.over(looks):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
                 break
             time.sleep(POLL_S)
         self.say(DONE)
+
+    def _save_meanwhile(self, looks: list[Look]) -> None:
+        """In async others may train for long after this worker: then checkpoints go by the steps of whoever is fastest,
+        or by time, as before."""
+        if self._writing is not None:
+            if self._writing[2].done():
+                self._await_write()
+            return
+        counts = tuple(min(look.applied[w] for look in looks) for w in range(self.config.workers))
+        come = max(now - before for now, before in zip(counts, self.held or counts, strict=True))
+        every, every_s = self.recovery.every, self.recovery.every_s
+        due = come >= every if every else come > 0 < every_s <= time.monotonic() - self.saved_at
+        if not due:
+            self.held = self.held or counts
+            return
+        self.held, self.saved_at = counts, time.monotonic()
+        if (found := self._cut()) is not None:
+            self._save(self._further(self.config.steps + 1), found)
+
+    def _further(self, step: int) -> int:
+        """This step, or one more than that of the newest checkpoint if it is further."""
+        return max(step, self.saved + 1) if self.saved > self.config.steps else step
 
     def is_trained(self, looks: list[Look]) -> bool:
         """Every shard has every gradient that is still to come."""

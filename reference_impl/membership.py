@@ -40,7 +40,8 @@ class DroppingChief(RecoveringChief):
         self._said: set[tuple[int, int, int]] = set()  # (worker, step, epoch) recorded as gone on without
         self.round_patience_s = min(PATIENCE_S, max(LEAST_PATIENCE_S, config.drop_after))
         self._since = 0.0  # when this worker began to wait for the round
-        self._counts: dict[int, tuple[int, float]] = {}  # at the end, by worker: gradients, and since when
+        # at the end, by worker: epoch and gradients, and since when
+        self._counts: dict[int, tuple[tuple[int, int], float]] = {}
         super().__init__(cluster, probe, config, recovery)
 
     def _build(self) -> None:
@@ -107,9 +108,10 @@ class DroppingChief(RecoveringChief):
         due = [self.config.steps] * self.config.workers if self.config.sync else self.probe.due
         for worker in sorted({*range(1, self.config.workers)} - self.out):
             counts = [look.applied[worker] for look in looks]
-            before, since = self._counts.get(worker, (-1, 0.0))
-            if sum(counts) != before:
-                self._counts[worker] = sum(counts), time.monotonic()
+            state = self.epoch, sum(counts)  # after a rollback it is waited for anew
+            before, since = self._counts.get(worker, (None, 0.0))
+            if state != before:
+                self._counts[worker] = state, time.monotonic()
             elif min(counts) < due[worker] and time.monotonic() - since >= self.patience_s():
                 self._drop(worker, min(counts))
         return all(

@@ -213,7 +213,7 @@ class RecoveringWorker(Worker):
         if step >= probe.due[self.index]:
             if self.config.sync:
                 self._deliver(step, self._values or self.empty(), self.empty())
-            self.next = step + 1
+            self.next = step + 1 if self.config.sync else self.config.steps
             return
         if self.reads_at(step) or not self._values:
             for _ in range(probe.reads):

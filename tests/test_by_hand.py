@@ -111,8 +111,9 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
     assert [process.returncode for process in processes.values()] == [0, 0, 0], outputs
     assert "restored step-" in outputs[1]
     import tensorflow as tf
+    from psconform.reference_impl.checkpoint import Store
 
-    newest = tf.train.load_checkpoint(str(tmp_path / "step-400-epoch-1"))
+    newest = tf.train.load_checkpoint(str(tmp_path / Store(tmp_path).names()[0]))
     assert newest.get_tensor("applied").tolist() == [400, 400]
 
 
@@ -134,8 +135,9 @@ def test_a_worker_joins_a_running_async_job(tmp_path):
             process.kill()
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     import tensorflow as tf
+    from psconform.reference_impl.checkpoint import Store
 
-    newest = tf.train.load_checkpoint(str(tmp_path / "step-500-epoch-0"))
+    newest = tf.train.load_checkpoint(str(tmp_path / Store(tmp_path).names()[0]))
     assert newest.get_tensor("applied").tolist() == [500, 500]
 
 

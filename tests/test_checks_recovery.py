@@ -53,6 +53,22 @@ def test_a_rollback_as_it_should_be(story):
     assert "fault: kill ps:1 at 5: the process ended by signal 9, then started again" in explain(judged)
 
 
+def test_what_is_restored_and_was_never_recorded_may_be_anything(story):
+    story.step(0, 3)
+    story.step(1, 2)
+    story.checkpoint("step-3", record=False)
+    story.step(1, 1)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False, evidence="started again")
+    story.exits.clear()
+    story.restore("step-3")
+    judged = story.finish()
+    of_rollbacks = {name: statuses(judged).get(name) for name in ("R3", "R4", "R6", "R7")}
+    assert set(of_rollbacks.values()) == {"unknown"}, explain(judged)
+    assert "restored step-3 in epoch 1, which nobody recorded (probe.checkpoint)" in explain(judged)
+    assert not violated(judged)
+
+
 def test_a_worker_that_came_back_as_it_should(story):
     story.step(0, 3)
     story.step(1, 2)

@@ -132,6 +132,7 @@ def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
         ({"kill": ["worker:1@3"], "restart_after": "65s"}, 65),
         ({"kill": ["worker:1@3"], "restart_after": "never"}, 0),
         ({"stop": ["ps:0@1s..71s", "worker:1@3..5"]}, 70),
+        ({"kill": ["ps:0@3", "worker:1@3"], "restart_after": "65s", "drop_after": "5s"}, 135),  # one after the other
         ({"drop_after": "70s"}, 70),
     ],
 )

@@ -215,6 +215,17 @@ def test_training_that_stops_for_want_of_a_worker_that_it_may_do_without(healthy
     assert any("worker:1 was killed for good, and training stopped" in line for line in verdict.witness)
 
 
+def test_nobody_owes_training_where_a_ps_is_gone_for_good(healthy):
+    """It stopped, or ended, for want of that."""
+    lost = replace(KILLED, of="ps:0")
+    stalled = dropping(healthy, ended="stalled", faults=(KILLED, lost))
+    assert leaves_as_declared(stalled).reason == f"{lost.what} was not healed, so nobody owes progress"
+    ended = dropping(healthy, ended="finished", faults=(KILLED, lost), failed=("worker:0 failed with status 1",))
+    assert leaves_as_declared(ended).status == "unknown"
+    if healthy.layout.update == "async":  # in sync each round tells
+        assert leaves_as_declared(replace(ended, faults=(KILLED,), failed=())).status == "violated"
+
+
 def test_an_incomplete_record_is_called_nothing(sync):
     short_of = dropping(sync, gone_on_without(sync, 20, T), gaps=("psconform's own record is missing",))
     assert leaves_as_declared(short_of).status == "unknown"
@@ -345,6 +356,15 @@ def test_a_worker_that_returns_is_taken_back(judge, fault):
     assert "gone on without" in run.verdicts["M2"].reason
     assert run.verdicts["M1"].status == "valid"
     assert judge_folder(run.folder).history.accepted[1, -50:].any()  # on a busy machine it may be away once more
+
+
+@pytest.mark.psconform
+def test_after_a_rollback_a_worker_is_waited_for_anew_in_async_too(judge):
+    """The chief has trained all its steps, and waits; the time for which the ps is away is not the worker's."""
+    slow, options = {"worker:0": 0.09, "worker:1": 1.0}, {"drop_after": "1500ms", "batches": {"worker:1": 6}}
+    kill = {"kill": "ps:0@worker:1@3", "restart_after": "2s", "checkpoint_every": 1}
+    run = judge("reference", layout="ps=1,worker=2", update="async", steps=30, slow=slow, **options, **kill)
+    assert run.exit_code == 0, run.explain()
 
 
 @pytest.mark.psconform

@@ -170,6 +170,27 @@ def test_in_async_one_absence_is_over_when_the_worker_pushes_again(tmp_path):
     assert "valid" not in {status for name, status in statuses(judged).items() if name in ("R1", "A1", "M2")}
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_in_async_too_one_is_waited_for_anew_after_a_rollback(tmp_path, waits):
+    """Who waits has trained all its steps, and reads nothing."""
+    claims = replace(DEFAULTS["async"], recovery="checkpoint", liveness="progress", reduction="none")
+    layout = Layout(ps=2, workers=2, update="async", drop_after=T_S)
+    story = Story(tmp_path / "run", layout=layout, claims=claims, update="async")
+    story.step(1, 3)
+    story.step(0, 12)
+    story.checkpoint("step-12")
+    time.sleep(1.2 * T_S)
+    story.kill("ps:1")
+    story.fault("kill", "ps:1", on=False, evidence="started again")
+    story.exits.clear()
+    story.restore("step-12")
+    time.sleep(1.2 * T_S if waits else 0.0)
+    story.probes[0].goes_without(1, 3)
+    story.step(1, 9)
+    judged = story.finish()
+    assert violated(judged) == (set() if waits else {"M2"}), explain(judged)
+
+
 def test_a_round_that_went_on_without_a_slow_worker_waited_for_nobody(story):
     story.rounds(3)
     story.read(1, 3)

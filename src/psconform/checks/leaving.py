@@ -34,9 +34,14 @@ def leaves_as_declared(history: History) -> Verdict:
             "needs a worker that leaves: --batches worker:1=50, or --drop-after 2s and --kill worker:1@20"
         )
     lines = [*_of_data(history), *_not_declared(history), *_too_early(history), *_unsaid(history)]
-    lines += [*_not_taken_back(history), *_held_up(history)]
+    lines += _not_taken_back(history)
+    lasting = [fault.what for fault in history.lasting if fault.of not in map(str, history.left)]
+    if not lasting:  # or training stopped, or ended, for another reason
+        lines += _held_up(history)
     if lines:
         return violated(lines)
+    if lasting:
+        return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     if history.gaps:
         return unknown(history.incomplete)
     away = {absence.worker for absence in history.absences}
@@ -97,9 +102,13 @@ def _waited_since(history: History, absence: Absence) -> int | None:
 
 
 def _began(history: History, epoch: int) -> int:
-    """When the first worker was in an epoch that a rollback began; of a push only the first attempt is known."""
+    """When an epoch that a rollback began was there: it was recorded, or else the first worker was in it.
+
+    Of a push only the first attempt is known; and who has trained all its steps reads nothing while it waits.
+    """
     reads = [worker.reads.at[worker.reads.epoch == epoch] for worker in history.workers]
-    return min((int(at.min()) for at in reads if at.size), default=0) if epoch else 0
+    said = [mark.at for mark in history.marks if mark.kind == "restore" and mark.epoch == epoch]
+    return min([*said, *(int(at.min()) for at in reads if at.size)], default=0) if epoch else 0
 
 
 def _last_push(history: History, absence: Absence) -> int | None:
@@ -115,7 +124,8 @@ def _unsaid(history: History) -> Iterator[str]:
     """A job that went on without a worker that is gone for good, and nobody said so."""
     sync = history.layout.update == "sync"
     for task in sorted(history.left):
-        if not sync and history.ended == "finished" and not history.excused[task.index].any():
+        trained = history.ended == "finished" and not history.failed  # else it ended for another reason
+        if not sync and trained and not history.excused[task.index].any():
             yield f"training ended without {task}, which was killed for good, and nobody said so"
         if not sync or history.claims.barrier != "full":
             continue

@@ -54,7 +54,8 @@ def rollback(history: History) -> Verdict:
     without a restore in between, was reset silently. What a rollback took back, and was done again, is counted.
 
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
-    ``probe.epoch``; of one that does not, a rollback is a silent one.
+    ``probe.epoch``; of one that does not, a rollback is a silent one. What is restored and was never recorded may have
+    been durable, or nothing at all: nobody can say.
     """
     if not history.struck:
         return not_judged("needs a fault: --kill or --stop")
@@ -69,9 +70,17 @@ def rollback(history: History) -> Verdict:
         return violated(lines)
     if not history.finals:
         return unknown(history.no_final)
+    if reason := unrecorded(history):
+        return unknown(reason)
     count = len(rollbacks(history))
     again = sum(int((worker.pushes.attempts - 1).sum()) for worker in history.workers)
     return valid(f"{count} rollback(s), {again} gradients sent again", rollbacks=count, sent_again=again)
+
+
+def unrecorded(history: History) -> str:
+    """A rollback to what nobody has recorded as a checkpoint: nobody can tell whether it was one; empty: none."""
+    backs = (back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is None)
+    return next((f"{back.text}, which nobody recorded (probe.checkpoint)" for back in backs), "")
 
 
 def _place(mark: Mark) -> tuple[int, int]:
@@ -111,7 +120,8 @@ def fencing(history: History) -> Verdict:
 
 def _first_reads(history: History, which: str) -> Verdict:
     backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    if not backs:
+    reason = unrecorded(history)
+    if not backs and not reason:
         return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
     if history.shards is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
@@ -124,7 +134,9 @@ def _first_reads(history: History, which: str) -> Verdict:
                 lines += list(_against_cut(history, worker, first[0], back, which))
     if lines:
         return violated(lines)
-    return valid(f"{len(backs)} rollback(s)") if looked else unknown("no worker read after a rollback")
+    if reason or not looked:
+        return unknown(reason or "no worker read after a rollback")
+    return valid(f"{len(backs)} rollback(s)")
 
 
 def _against_cut(history: History, worker: Worker, index: int, back: Rollback, which: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from ..history.model import FAILED, History, Worker
 from ..optimizers import MOMENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .path import Step, Training, relative, steps_of, training_of
-from .recovery import Rollback, restored_cut, rollbacks
+from .recovery import Rollback, restored_cut, rollbacks, unrecorded
 
 EXPLAINED = 0.01
 """What is left of a deviation that is explained, as a share of it."""
@@ -48,7 +48,8 @@ def one_cut(history: History) -> Verdict:
 
 def _went_on(history: History) -> Verdict:
     backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    if lacks := _lacks(history) or ("" if backs else "a rollback: a ps that is killed, and a checkpoint"):
+    reason = unrecorded(history)
+    if lacks := _lacks(history) or ("" if backs or reason else "a rollback: a ps that is killed, and a checkpoint"):
         return not_judged(f"needs {lacks}")
     if (history.outcomes == FAILED).any():
         return unknown("a gradient was refused, so training is not serial training from there on")
@@ -69,6 +70,8 @@ def _went_on(history: History) -> Verdict:
                 lines.append(why)
     if lines:
         return violated(lines)
+    if reason:
+        return unknown(reason)
     if not looked:
         return unknown("training was not serial before the rollback (C1)" if wrong is not None else "no read after it")
     return valid(f"{len(backs)} rollback(s), {run.serial} went on")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .recovery import Rollback, rollbacks
+from .recovery import Rollback, rollbacks, unrecorded
 from .witness import at_most
 
 
@@ -23,7 +23,8 @@ def whole_checkpoint(history: History) -> Verdict:
     Assumes: as R4.
     """
     backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    if not backs:
+    reason = unrecorded(history)
+    if not backs and not reason:
         return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
     if history.shards is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
@@ -36,7 +37,9 @@ def whole_checkpoint(history: History) -> Verdict:
                 lines += list(at_most(_halves(history, worker, index, back)))
     if lines:
         return violated(lines)
-    return valid(f"{len(backs)} rollback(s)") if looked else unknown("no worker read after a rollback")
+    if reason or not looked:
+        return unknown(reason or "no worker read after a rollback")
+    return valid(f"{len(backs)} rollback(s)")
 
 
 def _halves(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:

@@ -88,8 +88,8 @@ class Fault:
     def outage_s(self) -> float:
         """How long somebody is away, as far as that is a time."""
         if self.until is not None:
-            return self.until.after_s - self.when.after_s
-        return self.lasts_s or self.restart_after_s or 0.0
+            return max(0.0, self.until.after_s - self.when.after_s)
+        return (self.lasts_s or self.restart_after_s or 0.0) * dict(self.amounts).get("times", 1)
 
     @property
     def where(self) -> str:

@@ -133,6 +133,6 @@ def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:
         Mark(task, life, "checkpoint", e.epoch, e.seq, name=e.name, clock=tuple(tuple(row) for row in e.clock))
         for e in file.of(Checkpoint)
     ]
-    found += [Mark(task, life, "restore", e.epoch, e.seq, name=e.name) for e in file.of(Restore)]
+    found += [Mark(task, life, "restore", e.epoch, e.seq, name=e.name, at=e.mono_ns) for e in file.of(Restore)]
     found += [Mark(task, life, "resume", e.epoch, e.seq, step=e.step) for e in file.of(Resume)]
     return sorted(found, key=lambda mark: mark.seq)

@@ -76,8 +76,8 @@ class Plan:
 
     @property
     def outage_s(self) -> float:
-        """The longest that somebody may be waited for because it was declared so."""
-        return max([self.layout.drop_after, *(fault.outage_s for fault in self.faults)])
+        """The longest that somebody may be waited for because it was declared so: one may be away after the other."""
+        return self.layout.drop_after + sum(fault.outage_s for fault in self.faults)
 
     @property
     def repeat(self) -> str:
