@@ -27,9 +27,9 @@ class Broken:
 
 
 @st.composite
-def broken(draws: st.DrawFn) -> Broken:
+def broken(draws: st.DrawFn, update: str) -> Broken:
     """One to three faults of whatever kinds this target can be broken by: of more, one may hide another's effect."""
-    layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3)))
+    layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3), update=st.just(update)))
     faults = draw(draws(st.randoms(use_true_random=False)), layout=layout, steps=STEPS, least=1, most=3)
     return Broken(layout, draws(st.integers(0, 2**31 - 1)), draws(st.integers(3, 15)), faults)
 
@@ -50,7 +50,7 @@ def run(judge: Judge, folder: Path, example: Broken, *, update: str, workload: s
 
 @survives("sync")
 @suite_settings(quick=3, ci=16, nightly=200)
-@given(example=broken())
+@given(example=broken("sync"))
 def test_sync(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """A round half in, a release half out."""
     run(judge, tmp_path, example, update="sync")
@@ -58,7 +58,7 @@ def test_sync(judge: Judge, tmp_path: Path, example: Broken) -> None:
 
 @survives("async")
 @suite_settings(quick=3, ci=16, nightly=200)
-@given(example=broken())
+@given(example=broken("async"))
 def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """Each gradient by itself."""
     run(judge, tmp_path, example, update="async")
@@ -67,7 +67,7 @@ def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
 @survives("sync")
 @trains("digits")
 @suite_settings(quick=1, ci=6, nightly=60)
-@given(example=broken())
+@given(example=broken("sync"))
 def test_sync_trains_as_serial_training_does(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """C1, R5: the path of serial training, each sample once, however often a part of it was taken back."""
     run(judge, tmp_path, example, update="sync", workload="digits")

@@ -147,6 +147,11 @@ class Store:
         found = [(int(m[2]), int(m[1]), path.stem) for path in self._files() if (m := _NAME.fullmatch(path.name))]
         return [name for _, _, name in sorted(found, reverse=True)]
 
+    def last(self, epoch: int) -> int:
+        """The highest step of any checkpoint of that epoch that has a manifest, whole or not; -1: there is none."""
+        found = [m for name in self.names() if (m := _NAME.fullmatch(f"{name}.json"))]
+        return max((int(m[1]) for m in found if int(m[2]) == epoch), default=-1)
+
     def load(self, name: str) -> Cut | None:
         """This checkpoint, or None if anything about it is not as it was written.
 

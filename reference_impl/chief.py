@@ -46,6 +46,7 @@ class RecoveringChief(RecoveringWorker):
     saved_at = 0.0  # when, on the monotonic clock
     held: tuple[int, ...] = ()  # gradients of each worker in it, or when the last one after its own steps was begun
     postponed = 0  # no checkpoint before this step
+    not_before = 0.0  # nor, after this worker's own steps, before this time of the monotonic clock
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig, recovery: Recovery) -> None:
         self.recorded: set[str] = set()
@@ -311,12 +312,12 @@ class RecoveringChief(RecoveringWorker):
                 if (found := self.states(self.rows(self.config.steps))) is None:
                     continue  # to `still`
                 self._await_write()
-                final = self._further(self.config.steps)
+                final = self._unused(self.config.steps)
                 self._save(final, found)
                 self._await_write()
                 if self.saved == final:
                     break
-            elif not self.config.sync:
+            elif not self.config.sync and time.monotonic() >= self.not_before:
                 self._save_meanwhile(looks)
             if waiting.over(looks):
                 logging.warning("worker:0 %s: it ends without a final checkpoint", waiting)
@@ -338,13 +339,21 @@ class RecoveringChief(RecoveringWorker):
         if not due:
             self.held = self.held or counts
             return
+        began = time.monotonic()
+        found = self._cut()
         self.held, self.saved_at = counts, time.monotonic()
-        if (found := self._cut()) is not None:
-            self._save(self._further(self.config.steps + 1), found)
+        if found is not None:
+            self._save(self._unused(self.config.steps + 1), found)
+        else:  # the others were held up for nothing: let them train for longer than that
+            self.not_before = self.saved_at + 2 * (self.saved_at - began)
 
-    def _further(self, step: int) -> int:
-        """This step, or one more than that of the newest checkpoint if it is further."""
-        return max(step, self.saved + 1) if self.saved > self.config.steps else step
+    def _unused(self, step: int) -> int:
+        """This step, or if there are checkpoints of this epoch from there on, whole or not, the one after them.
+
+        A chief that was started again does not know what those hold that it cannot read.
+        """
+        last = self._insist("looking for checkpoints", partial(self.store.last, self.epoch))
+        return last + 1 if last >= step else step
 
     def is_trained(self, looks: list[Look]) -> bool:
         """Every shard has every gradient that is still to come."""

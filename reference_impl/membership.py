@@ -42,6 +42,7 @@ class DroppingChief(RecoveringChief):
         self._since = 0.0  # when this worker began to wait for the round
         # at the end, by worker: epoch and gradients, and since when
         self._counts: dict[int, tuple[tuple[int, int], float]] = {}
+        self._asked = 0.0  # when it last looked who has come that far
         super().__init__(cluster, probe, config, recovery)
 
     def _build(self) -> None:
@@ -105,6 +106,10 @@ class DroppingChief(RecoveringChief):
     def is_trained(self, looks: list[Look]) -> bool:
         """As ever, without those who have not got any further for too long."""
         self._take_back(looks)
+        # what held up everybody (a ps that was away, gates closed for a checkpoint) is no worker's doing
+        now = time.monotonic()
+        lost, self._asked = max(0.0, now - self._asked - LEAST_PATIENCE_S), now
+        self._counts = {worker: (state, since + lost) for worker, (state, since) in self._counts.items()}
         due = [self.config.steps] * self.config.workers if self.config.sync else self.probe.due
         for worker in sorted({*range(1, self.config.workers)} - self.out):
             counts = [look.applied[worker] for look in looks]

@@ -19,13 +19,10 @@ stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what
 complete yet is summed up in the other one: its first gradient writes "the row that is read, less this gradient", the
 next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs nothing.
 
-What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. TensorFlow
-takes all feeds and fetches through the worker, so a number that the client feeds to a ps travels as a tensor of its own
-(twice, if the ps waits for it as well): therefore step and awaited version travel in the tail of the gradient, and one
-row is all that comes back.
-
-Ops are created once per worker (between-graph replication); variable, critical section and queues are shared by name
-through the ps they are placed on.
+What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. A number that
+the client feeds to a ps travels as a tensor of its own: therefore step and awaited version travel in the tail of the
+gradient, and one row is all that comes back. Ops are created once per worker (between-graph replication); variable,
+critical section and queues are shared by name through the ps they are placed on.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -93,6 +94,23 @@ def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
         assert pid not in orphans()
         assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}
         assert launcher.running == (Task("ps", 0),)
+
+
+def test_clean_deletes_nothing_that_anybody_names_in_a_folder(tmp_path, monkeypatch, owner):
+    """Only what lies in shared memory and is of the same user, as libfaketime's files do."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    owner.kill()
+    owner.wait()
+    folder, thesis = tmp_path / f"{TEMPORARY}{owner.pid}-1-x", tmp_path / "thesis.tex"
+    folder.mkdir()
+    thesis.touch()
+    shared = Path(f"/dev/shm/psconform-test-{os.getpid()}")
+    shared.touch()
+    (folder / ".remains").write_text(f"{owner.pid} 1 {thesis}\n{owner.pid} 1 {shared}\nno line\n")
+    said = clean()
+    assert f"deleted {shared}\n" in said
+    assert f"deleted {folder}\n" in said
+    assert (thesis.exists(), shared.exists(), folder.exists()) == (True, False, False)
 
 
 def test_clean_deletes_temporary_folders_of_the_dead_alone(tmp_path, monkeypatch, owner):

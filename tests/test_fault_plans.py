@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import DISK, KINDS
+from psconform.faults.kinds import DISK, ENDING, KINDS
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan import load_plan, parse_plan, plan_text
 from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
@@ -305,6 +305,25 @@ def test_phases_of_the_target_are_drawn_and_others_are_never_waited_for():
     assert any(fault.when.task not in ("", str(fault.task)) for fault in drawn)
     without = [f for seed in range(300) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)]
     assert {fault.when.phase for fault in without} == {"", "before-push", "after-push"}
+
+
+@pytest.mark.parametrize("layout", ["sync", "async"])
+def test_connections_are_not_to_end_where_another_fault_may_leave_none(layout):
+    """In sync nobody is further than a round; in async only its own outages hold a worker up, and those of a ps."""
+    cluster, ended = Layout(ps=2, workers=3, update=layout), 0
+    for seed in range(300):
+        plan = drawn_plan("random", layout=cluster, steps=60, seed=seed)
+        ending = [fault for fault in plan if fault.kind in ENDING]
+        ended += bool(ending)
+        for fault, other in ((fault, other) for fault in ending for other in plan if other is not fault):
+            ends = {task for link in fault.links for task in (link.source, link.destination)}
+            away = other.kind in ("kill", "term", "crash-loop", "stop")
+            if not away or other.task not in ends:
+                continue
+            assert abs(fault.when.step - other.when.step) >= 3
+            own = other.task.job == "ps" or str(other.task) == fault.where
+            assert layout == "sync" or (own and fault.where == other.where)
+    assert ended > 200
 
 
 def test_ps_and_workers_are_struck_alike():

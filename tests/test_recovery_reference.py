@@ -81,6 +81,19 @@ def test_checkpoints_go_on_when_the_chief_has_no_more_to_train(judge, every, opt
     assert run.verdicts["R3"].stats["sent_again"] <= 30, run.explain()
 
 
+def test_the_last_checkpoint_holds_everything_whatever_a_chief_that_came_back_could_not_read(judge):
+    """It has trained its own steps, and its newest checkpoint, made after them, is damaged when it is started again."""
+    cluster = {"layout": "ps=1,worker=2", "update": "async", "steps": 60, "slow": {"worker:1": 0.05}}
+    faults = 'fault = [{kind = "truncate", at = "worker:1@40"}, {kind = "kill", task = "worker:0", at = "worker:1@42", '
+    run = judge("reference", faults=f'{faults}restart_after = "0s"}}]', checkpoint_every=5, **cluster)
+    assert run.exit_code == 0, run.explain()
+    from psconform.reference_impl.checkpoint import Store
+
+    newest = Store(run.folder / "checkpoints").newest()
+    assert newest is not None
+    assert newest.applied == (60, 60)
+
+
 def test_a_second_chief_is_refused_wherever_it_serves(cluster):
     with cluster(update="async", strikes=[{"task": "worker:1", "phase": "before-push", "step": 20}]) as job:
         job.strike()

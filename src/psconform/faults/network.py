@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ..layout import Link, Task
 from .fault import Fault
 from .injectors import Injector, Life
-from .kinds import ENDING
+from .kinds import ENDING, KINDS, PASSED
 from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
 from .traffic import Flows, Meter, flows
@@ -41,7 +41,7 @@ class Disturbs(Injector):
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-        self.lingers = fault.kind != "stall"  # what shows that may be only what comes when it is over
+        self.lingers = KINDS[fault.kind].evidence == PASSED  # it holds nobody up meanwhile
 
     def inject(self) -> None:
         links, fault = self._links, self._fault

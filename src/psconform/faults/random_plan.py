@@ -143,17 +143,22 @@ def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
 def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
     """Whoever gets to the later of them has got past the earlier, so connections are there again.
 
-    A round needs everybody, unless the job goes on without some; else that is sure only of the worker's own steps.
+    A round needs everybody, unless the job goes on without some; else that is sure only of what holds up that very
+    worker: a ps, which all workers need, itself, or links of its own.
     """
+    all_wait = layout.update == "sync" and not (layout.quorum or layout.drop_after)
+    struck = [other.task] if other.task is not None else []
+    needed = [str(task) == one.where or task.job == "ps" for task in struck]
+    needed += [one.where in (str(link.source), str(link.destination)) for link in other.links]
     if other.kind in KEEPS:
-        return True
+        return other.kind != "late" or all_wait or all(needed)
     begin, end, others_begin, others_end = one.when.step, one.until, other.when.step, other.until
     if begin is None or others_begin is None or other.kind == "crash-loop":
         return False  # nobody knows when it strikes, or strikes again
     last, others_last = (until.step if until and until.step is not None else 0 for until in (end, others_end))
-    all_wait = layout.update == "sync" and not (layout.quorum or layout.drop_after)
     after, before = begin - max(others_begin, others_last), others_begin - max(begin, last)
-    return (all_wait or one.where == other.where != "worker") and max(after, before) >= APART
+    alone = one.where == other.where != "worker" and all(needed)
+    return (all_wait or alone) and max(after, before) >= APART
 
 
 def _draw(

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from .keeper import unmount
-from .local import OWNER, REMAINS, TEMPORARY, process_start
+from .local import OWNER, TEMPORARY, process_start, remove_remains
 
 SOURCE = "psconform-"
 """What the name of a mount begins with in /proc/mounts; after it come pid and start of its psconform, with a dash."""
@@ -65,23 +65,11 @@ def remove_folders() -> list[Path]:
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*-*-*"):
         pid, started, *_ = folder.name.removeprefix(TEMPORARY).split("-")
-        if pid.isdecimal() and process_start(int(pid)) != started:
-            removed += _remove_remains(folder / REMAINS)
+        ours = not folder.is_symlink() and folder.lstat().st_uid == os.getuid()
+        if ours and pid.isdecimal() and process_start(int(pid)) != started:
+            removed += remove_remains(folder)
             shutil.rmtree(folder, ignore_errors=True)
             removed += [] if folder.exists() else [folder]
-    return removed
-
-
-def _remove_remains(record: Path) -> list[Path]:
-    """Delete the files that a launcher has noted there, of tasks that have ended; returns what there was."""
-    removed = []
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in record.read_text(encoding="utf-8").splitlines():
-            pid, _, name = line.partition(" ")
-            path = Path(name)
-            if pid.isdecimal() and not process_start(int(pid)) and path.is_file():
-                path.unlink()
-                removed.append(path)
     return removed
 
 

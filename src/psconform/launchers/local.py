@@ -28,7 +28,9 @@ OWNER = "PSCONFORM_OWNER"
 TEMPORARY = "psconform-tasks-"
 """What the name of the temporary folder of all tasks begins with; after it comes the owner, with a dash for a colon."""
 REMAINS = ".remains"
-"""A file in it: a process id and a path in each line, which is to be deleted when that process has ended."""
+"""A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
+SHARED = Path("/dev/shm")
+"""Where such files may lie."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,10 @@ class LocalLauncher:
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
         pid = self._started[key]
-        if remains:  # the keeper deletes them; this is for `psconform clean`, should it be killed, too
+        if remains:  # the keeper deletes them; this is for when it is killed
+            born = process_start(pid)
             with (self.temporary / REMAINS).open("a", encoding="utf-8") as file:
-                file.writelines(f"{pid} {path.replace('{pid}', str(pid))}\n" for path in remains)
+                file.writelines(f"{pid} {born} {path.replace('{pid}', str(pid))}\n" for path in remains)
         return pid
 
     def scratch(self, place: Path | str, *, mine: bool = True) -> None:
@@ -255,6 +258,7 @@ class LocalLauncher:
             self._keeper.kill()
             self._keeper.wait()
         self._reader.join()
+        remove_remains(self.temporary)
         shutil.rmtree(self.temporary, ignore_errors=True)
         if self._keeper.stdout:
             self._keeper.stdout.close()
@@ -323,6 +327,28 @@ def empty(folder: Path) -> None:
 def owner_mark() -> str:
     """``pid:start time`` of this process: unlike a pid alone, never true of a later process."""
     return f"{os.getpid()}:{process_start(os.getpid())}"
+
+
+def remove_remains(temporary: Path) -> list[Path]:
+    """Delete what tasks that have ended have left in shared memory, as noted in their temporary folder; returns that.
+
+    Only files of one's own: whoever may write to that folder could name any.
+    """
+    removed = []
+    try:
+        lines = (temporary / REMAINS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in lines:
+        pid, _, rest = line.partition(" ")
+        born, _, name = rest.partition(" ")
+        path = Path(name)
+        with contextlib.suppress(OSError):
+            ended = pid.isdecimal() and (not born or process_start(int(pid)) != born)
+            if ended and path.parent == SHARED and path.lstat().st_uid == os.getuid():
+                path.unlink()
+                removed.append(path)
+    return removed
 
 
 def process_start(pid: int) -> str:

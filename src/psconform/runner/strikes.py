@@ -19,6 +19,8 @@ EFFECT_S = 10.0
 """A signal that has shown no effect after this long is no evidence; nor is a push sent that has not been by then."""
 GONE_S = 5.0
 """Nor is there more to see of an end that nothing of the target has shown for this long: the proxy's word has to do."""
+LEAST_S = 0.1
+"""Whatever is to end at a step that has come already lasts so long."""
 STANDSTILL_S = 1.0
 """What everybody waits for the end of is healed after this long: the step that was to end it never comes."""
 
@@ -273,7 +275,7 @@ class Strikes:
             return False
         if not fault.until.phase:
             return self._began is not None and now - self._began >= fault.until.after_s
-        past = state.past and state.status == "struck"
+        past = state.past and state.status == "struck" and lasted > LEAST_S
         return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
 
     def _struck(self, state: _State, evidence: str) -> None:
