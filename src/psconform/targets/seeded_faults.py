@@ -97,7 +97,7 @@ FAULTY: dict[str, Defect] = {
         ASYNC,
         workers=2,
         ps=2,
-        steps=200,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
+        steps=120,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
         kill=("ps:0@checkpointing",),
         checkpoint_every=10,
     ),
