@@ -72,6 +72,8 @@ FAULTY: dict[str, Defect] = {
         workers=2,
         steps=40,
         kill=("worker:1@30",),
+        slow="worker:0=40ms",  # or in async the newest one may hold all that there is when it comes back
+        restart_after="200ms",
     ),
     "torn-restore": Defect(
         "a checkpoint whose last shard is cut short is restored, with zeros for what it lacks",
