@@ -326,6 +326,49 @@ def test_connections_are_not_to_end_where_another_fault_may_leave_none(layout):
     assert ended > 200
 
 
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_plan_has_what_shows_most_in_it(update):
+    """A ps and a worker end, connections end before a push and between one and its answer, bytes are held back."""
+    cluster, whole = Layout(ps=2, workers=3, update=update), 0
+    for seed in range(200):
+        plan = drawn_plan("random", layout=cluster, steps=60, seed=seed, sent=True)
+        ends = {fault.task.job for fault in plan if fault.kind in ("kill", "term", "crash-loop")}
+        assert ends == {"ps", "worker"}
+        assert any(fault.kind == "stall" for fault in plan)
+        sent = [fault for fault in plan if fault.when.phase == "sent"]
+        assert all(fault.kind in ENDING for fault in sent)
+        whole += bool(sent) and any(fault.kind in ENDING and fault not in sent for fault in plan)
+    assert whole > 170
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_whoever_has_sent_a_push_is_let_alone(update):
+    """Its answers are held back meanwhile: whatever needs one, such as a restore, would wait for good."""
+    for seed in range(300):
+        plan = drawn_plan("random", layout=Layout(ps=2, workers=3, update=update), steps=60, seed=seed, sent=True)
+        for fault in (fault for fault in plan if fault.when.phase == "sent"):
+            answers = {(link.source.job, str(link.destination)) for link in fault.links}
+            asks = {(link.destination.job, str(link.source)) for link in fault.links}
+            assert ("ps", fault.where) in (asks if fault.kind == "refuse" else answers)
+            for other in plan:
+                ends = other.kind in ("kill", "term", "crash-loop", "stop")
+                if ends and (other.task.job == "ps" or str(other.task) == fault.where):
+                    assert abs(fault.when.step - other.when.step) >= 3
+                    assert update == "sync" or fault.where == other.where
+
+
+def test_sent_is_drawn_where_it_can_be_reached(tmp_path):
+    def phases(kinds="random", **given):
+        plans = (drawn_plan(kinds, layout=LAYOUT, steps=STEPS, seed=seed, **given) for seed in range(50))
+        return {fault.when.phase for plan in plans for fault in plan}
+
+    assert "sent" in phases(sent=True)
+    assert "sent" in phases("random:reset", sent=True)
+    assert "sent" not in phases()
+    assert "sent" not in phases(sent=True, shared=True)
+    assert "sent" not in phases("random:kill,stall", sent=True)
+
+
 def test_ps_and_workers_are_struck_alike():
     drawn = [f for seed in range(500) for f in drawn_plan("random:kill", layout=LAYOUT, steps=STEPS, seed=seed)]
     share = sum(fault.task.job == "ps" for fault in drawn) / len(drawn)

@@ -98,11 +98,26 @@ probe.close()
 """
 
 
-def test_a_first_call_that_is_cut_off_is_no_acknowledgement_yet(judge, tmp_path):
-    """Until there is one, a busy machine is given longer than --patience."""
-    (tmp_path / "lone.py").write_text(LONE, encoding="utf-8")
+def _lone(tmp_path, source):
+    (tmp_path / "lone.py").write_text(source, encoding="utf-8")
     command = 'command = ["{python}", "{here}/lone.py", "{job}"]'
     text = f'name = "lone"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
     (tmp_path / "target.toml").write_text(text + '[claims.async]\ndelivery = "exactly-once"\n', encoding="utf-8")
-    run = judge(tmp_path / "target.toml", layout="ps=1,worker=1", update="async", steps=9, patience_s=1.0)
+    return tmp_path / "target.toml"
+
+
+def test_a_first_call_that_is_cut_off_is_no_acknowledgement_yet(judge, tmp_path):
+    """Until there is one, a busy machine is given longer than --patience."""
+    run = judge(_lone(tmp_path, LONE), layout="ps=1,worker=1", update="async", steps=9, patience_s=1.0)
     assert run.valid, run.explain()
+
+
+@pytest.mark.parametrize("slow", ["probe = Probe", "theta = probe.initial"])
+def test_a_process_that_is_started_again_may_take_its_time_to_come_up(judge, tmp_path, slow):
+    """That time is the machine's, until it has recorded something: then it is its own."""
+    late = 'if __import__("os").environ["PSCONFORM_INCARNATION"] != "0":\n    time.sleep(2.5)\n'
+    target = _lone(tmp_path, LONE.replace("time.sleep(2.5)", "pass").replace(slow, late + slow))
+    run = judge(
+        target, layout="ps=1,worker=1", update="async", steps=9, kill="worker:0@4", restart_after="0s", patience_s=1.0
+    )
+    assert run.as_dict()["status"] == ("finished" if slow == "probe = Probe" else "stalled"), run.explain()

@@ -150,3 +150,34 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
     assert strikes.missing() == [
         "fault kill worker:1@worker:0@sent:4 was not seen to take effect: the run was over before the push was sent"
     ]
+
+
+class Late(Answers):
+    """A push that has been sent by the time that anybody looks again."""
+
+    def look(self):
+        return "sent" if time.monotonic() > self.since + 0.4 else ""
+
+    since = 0.0
+
+
+@pytest.mark.parametrize("patience_s", [0.2, 9.0])
+def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeypatch, launcher, tmp_path, patience_s):
+    monkeypatch.setattr("psconform.runner.strikes.SENT_S", patience_s)
+    kill = 'kind = "kill"\ntask = "worker:1"\nat = "worker:0@sent:4"\nrestart_after = "0s"\n'
+    (fault,) = parse_plan(f"[[fault]]\n{kill}", place="plan", layout=Layout(ps=1, workers=2), steps=20)
+    log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Late()
+    with Control() as control, arrive(control, "worker:0", 4):
+        options = {"restart": lambda _: None, "hold": lambda _: answers}
+        strikes, deadline = Strikes({fault: Ends(fault, launcher)}, control, log, **options), time.monotonic() + LONG_S
+        (state,), answers.since = strikes._states, time.monotonic()
+        while state.status in ("waiting", "sending"):
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+    log.close()
+    assert state.status == ("failed" if patience_s < 0.4 else "striking")
+    assert answers.held is (state.status == "striking")  # a kill is to be seen first
+    if state.status == "failed":
+        assert strikes.missing() == [
+            f"fault kill {fault} was not seen to take effect: the push was not sent within 0 s"
+        ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
 from .ready import is_ready
+from .records import Records, events_of
 from .stacks import ask_for_stacks
 from .strikes import Strikes
 
@@ -37,20 +37,13 @@ if TYPE_CHECKING:
     from ..faults.toxiproxy import Toxiproxy
 
 TICK_S = 0.05
-_ACK = re.compile(rb'"kind" ?: ?"ack"')
-_ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
-_UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
 START_PATIENCE_S = 60.0
 """Until the first acknowledgement nobody is taken for stalled sooner: on a busy machine tasks take long to start, and
-their first calls long to be answered."""
+their first calls long to be answered. Nor while a task that was started since has recorded nothing yet."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
-
-
-def _moves(line: bytes) -> bool:
-    return not _ROUND.search(line) and not _UNKNOWN.search(line)
 
 
 @dataclass(frozen=True)
@@ -120,11 +113,11 @@ class _Execution:
     stalled: bool = False
     reasons: list[str] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
-    sizes: dict[Path, int] = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
     lives: dict[Task, int] = field(default_factory=dict)  # incarnation of the process that is the task
     started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
     seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
-    acked: int = 0
+    launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
     acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
@@ -181,7 +174,7 @@ class _Execution:
         """Start a task, or start it again."""
         self.lives[task] = self.started[task]
         self._start(task)
-        self.states[task] = "running"
+        self.states[task], self.launched[task] = "running", time.monotonic()
 
     def start_second(self, task: Task) -> int:
         """Start a second process of a task; returns its process id."""
@@ -252,7 +245,7 @@ class _Execution:
             trains = any(self.states[task] == "running" for task in self.layout.worker_tasks)
             if not trains and not self.strikes.starting:
                 self.strikes.heal_all()  # nobody is left to show an effect, or its end
-            if self.strikes.lasting:
+            if self.strikes.lasting or self._comes_up():
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
@@ -275,7 +268,7 @@ class _Execution:
     def _patience(self) -> float:
         """How long no task may make progress, in seconds."""
         usual = self.plan.patience_s + self.layout.drop_after  # so long nobody moves if one is waited for
-        return usual if self.acked else max(usual, START_PATIENCE_S)
+        return usual if self.records.acked else max(usual, START_PATIENCE_S)
 
     def end(self) -> None:
         """Heal and stop whatever is there, and close the record."""
@@ -345,46 +338,35 @@ class _Execution:
 
     def _events_of(self, task: Task, life: int | None = None) -> Path:
         """What a life of a task records into, by default the present one."""
-        life = self.lives.get(task, 0) if life is None else life
-        return self.folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
+        return events_of(self.folder, task, self.lives.get(task, 0) if life is None else life)
 
     def _last_words(self, task: Task, *, second: int = 0) -> str:
         tail = log_tail(self.folder, task, second=second)
         return f"; its log ends: {tail[-1]}" if tail else ""
 
     def _grown(self) -> bool:
-        """Look at what the event files have gained, and whether that is progress; counts acknowledgements on the way.
-
-        Not progress is what a task that goes round in circles records: reads, the same push again, its rollbacks.
-        """
-        grown = False
-        for task in self.layout.tasks:
-            path = self._events_of(task)
-            before = self.sizes.get(path, 0)
-            try:
-                with path.open("rb") as file:
-                    file.seek(before)
-                    data = file.read()
-            except FileNotFoundError:
-                continue
-            whole = data[: data.rfind(b"\n") + 1]
-            self.sizes[path] = before + len(whole)
-            moves = [line for line in whole.splitlines() if _moves(line)]
-            grown = grown or bool(moves)
-            self.acked += sum(_ACK.search(line) is not None for line in moves)  # of a call cut off nobody knows
-        if self.acked and self.trained_since is None:
-            self.trained_since, self.acked_before = time.monotonic(), self.acked
+        """Whether the record shows progress since the last look."""
+        grown = self.records.look(self._events_of(task) for task in self.layout.tasks)
+        if self.records.acked and self.trained_since is None:
+            self.trained_since, self.acked_before = time.monotonic(), self.records.acked
             self.manifest.times_s["first_ack"] = round(self.trained_since - self.began, 3)
         return grown
 
+    def _comes_up(self) -> bool:
+        """A task that was started not long ago has recorded nothing yet, as those of its job do."""
+        since = time.monotonic() - START_PATIENCE_S
+        jobs = {task.job for task in self.layout.tasks if events_of(self.folder, task, 0).exists()}
+        up = [task for task, state in self.states.items() if state == "running" and task.job in jobs]
+        return any(self.launched[task] > since and not self._events_of(task).exists() for task in up)
+
     def _notify(self) -> None:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
-        rate = (self.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
+        rate = (self.records.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
         steps, short = self.manifest.workload.steps, self.manifest.workload.batches
         total = self.layout.workers * steps - sum(steps - number for _, number in short)
         # what is sent again is acknowledged again
-        self.notify(Progress(states, min(self.acked, total), total, rate))
+        self.notify(Progress(states, min(self.records.acked, total), total, rate))
 
     def _await_ready(self, tasks: list[Task], addresses: dict[Task, str]) -> None:
         for task in tasks:

@@ -282,8 +282,8 @@ def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target
     if _is_drawn(given) and layout.all_reduce:
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if _is_drawn(given):
-        phases, shared = target.phases, target.shared
-        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases, shared=shared)
+        phases, shared, sent = target.phases, target.shared, target.push_alone
+        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases, shared=shared, sent=sent)
     if isinstance(given, str) and _TEXT.match(given):
         return parse_plan(given, place="--faults", layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)

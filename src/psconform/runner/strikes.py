@@ -15,8 +15,8 @@ from ..faults.when import SENT, When
 from ..layout import Task
 from ..probe import EventLog
 
-EFFECT_S = 10.0
-"""A signal that has shown no effect after this long is no evidence; nor is a push sent that has not been by then."""
+SENT_S = 5.0
+"""A push that takes longer to be sent is let be: its answers are held back meanwhile, by nobody's plan."""
 GONE_S = 5.0
 """Nor is there more to see of an end that nothing of the target has shown for this long: the proxy's word has to do."""
 LEAST_S = 0.1
@@ -151,7 +151,7 @@ class Strikes:
                 if self._due(state, now, self._began):
                     self._strike(state, None)
             elif state.status == "sending":
-                self._watch_push(state, now)
+                self._watch_push(state)
             elif state.status in ("striking", "struck"):
                 self._watch(state, now)
                 if self._over(state, now, heard_s=heard_s):
@@ -229,17 +229,17 @@ class Strikes:
         state.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         state.on_ns = time.monotonic_ns()
 
-    def _watch_push(self, state: _State, now: float) -> None:
+    def _watch_push(self, state: _State) -> None:
         """Strike once the push has been sent; then the answers may come, or find nobody."""
         assert state.sent is not None
         state.seen = state.sent.look()
-        if state.seen:
+        if time.monotonic() - state.since > SENT_S:
+            state.status, state.why = "failed", f": the push was not sent within {SENT_S:.0f} s"
+            self._let_go(state)
+        elif state.seen:
             self._strike(state, None)
             if state.status == "failed" or not state.injector.holds:
                 self._let_go(state)
-        elif now - state.since > EFFECT_S:
-            state.status, state.why = "failed", f": the push was not sent within {EFFECT_S:.0f} s"
-            self._let_go(state)
 
     def _watch(self, state: _State, now: float) -> None:
         evidence = state.injector.evidence()

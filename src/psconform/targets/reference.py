@@ -72,6 +72,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
         batches=True,
+        push_alone=True,
         phases=PHASES | dict.fromkeys(_phases_of(defect), "worker"),
     )
 

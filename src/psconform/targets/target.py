@@ -75,7 +75,7 @@ class Target:
     it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both. ``batches``: its
     workers look up in ``probe.due`` how many steps they have data for. ``phases`` are those that its tasks say with
     ``probe.at``, each with who does, a task or a job; None: not known. ``shared``: all tasks have one
-    cluster spec.
+    cluster spec. ``push_alone``: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
     """
 
     name: str
@@ -95,6 +95,7 @@ class Target:
     batches: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False
+    push_alone: bool = False
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

@@ -51,6 +51,7 @@ class _File(_Strict):
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
     batches: bool = False
     cluster_spec: Literal["own", "shared"] = "own"
+    push_alone: bool = False
     claims: dict[str, dict[str, str]]
 
 
@@ -101,6 +102,7 @@ def load_target(path: Path) -> Target:
         compressions=tuple(file.compressions),
         batches=file.batches,
         shared=file.cluster_spec == "shared",
+        push_alone=file.push_alone,
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
 
