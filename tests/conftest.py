@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from hypothesis import settings
+
 pytest_plugins = ["pytester"]
+settings.register_profile("untimed", deadline=None)  # how long an example takes is the machine's
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items):
