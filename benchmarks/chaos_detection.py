@@ -34,7 +34,7 @@ from rich.console import Console
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults.random_plan import DRAWN
-from psconform.layout import UPDATES
+from psconform.layout import UPDATES, Layout
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import shrink
@@ -46,6 +46,8 @@ TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
 PATIENCE_S = 6.0
 """A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
 STEPS, CHECKPOINT_EVERY = 60, 10
+LEAST_PS, LEAST_WORKERS = 1, 2
+"""A small cluster is started soon; a defect that takes a larger one gets it."""
 KIND = re.compile(r'kind = "([^"]+)"')
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""
@@ -60,7 +62,8 @@ def cases_of(name: str, tries: int) -> list[Case]:
     options: dict[str, Any] = {"checkpoint_every": CHECKPOINT_EVERY, "steps": STEPS}
     if name:
         defect = DEFECTS[name]
-        options |= {**defect.beside, "layout": defect.layout, "steps": max(STEPS, defect.steps)}
+        layout = Layout(ps=max(LEAST_PS, defect.ps), workers=max(LEAST_WORKERS, defect.workers)).text
+        options |= {**defect.beside, "layout": layout, "steps": max(STEPS, defect.steps)}
     options |= {"faults": "random", "patience_s": PATIENCE_S, "reduction": "mean"}
     modes = [updates[number % len(updates)] for number in range(tries)]
     return [Case(defect=name, update=update, seed=number, options=options) for number, update in enumerate(modes)]
@@ -237,8 +240,9 @@ def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
         "that counts as a miss.",
     )
     how = paragraph(
-        f"All run with {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY} and `--patience {PATIENCE_S:.0f}`, on the",
-        "default layout, and with what a defect needs besides faults (a workload, an optimizer, `--drop-after`: see",
+        f"All run with {STEPS} steps, a checkpoint every {CHECKPOINT_EVERY} and `--patience {PATIENCE_S:.0f}`; each",
+        f"defect on {LEAST_PS} ps and {LEAST_WORKERS} workers, or as many as it takes, the healthy trainer on the",
+        "default layout; and with what a defect needs besides faults (a workload, an optimizer, `--drop-after`: see",
         "its entry). *Violated* are the guarantees in question, with the tries in which each was; *shrunk* is what",
         f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults; the",
         "same plan is run once more before that, as `psconform replay` does.",

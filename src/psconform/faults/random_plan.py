@@ -39,6 +39,8 @@ PACED = 0.7
 """The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, if
 workers do not wait for each other: only with one worker's steps can be said what comes after what."""
 TWICE = "twice"
+DOUBLED = 0.75
+"""The share of plans in which there surely is a second process, though nobody may be left then who is just away."""
 KEEPS = ("late", "throttle", TWICE)
 """Faults of a process that has its connections all the same, at any time at which others strike."""
 UNSURE = ("restoring",)
@@ -99,7 +101,7 @@ def draw(
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
     Without bounds, one fault for every 14 steps or so, but seven at least and nine at most, and among them what ends a
-    ps, what ends a worker, what ends connections (before a push, and with ``sent`` between a push and its answer) and
+    ps, what ends a worker, what ends connections (before a push, and with ``sent`` between a push and its answer), and
     what holds bytes back: nothing shows more.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
@@ -108,7 +110,9 @@ def draw(
     sorts = _sorts(kinds, layout, sent=sent and not shared)
     generator.shuffle(sorts)
     if not least:
-        sorts.sort(key=lambda sort: (not sort.first, not sort.sent))  # what leaves least room finds it
+        next_best = (TWICE,) if generator.random() < DOUBLED else ()
+        # what needs most room first
+        sorts.sort(key=lambda sort: (not sort.first, not set(next_best) & set(sort.names), not sort.sent))
     faults: list[Fault] = []
     usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
