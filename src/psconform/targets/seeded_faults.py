@@ -125,7 +125,7 @@ FAULTY: dict[str, Defect] = {
         "L3",
         ("L1",),
         steps=100,
-        kill=("ps:0@20", "ps:0@50", "ps:0@80"),
+        kill=tuple(f"ps:0@worker:0@{at}" for at in (20, 50, 80)),  # else two may fall into one outage of each worker
         faults=tuple(f'kind = "stall", links = "isolate worker:0", at = {at}, for = "3s"' for at in (20, 50, 80)),
         checkpoint_every=10,
         patience_s=8.0,
