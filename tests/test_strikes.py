@@ -117,6 +117,50 @@ def test_what_slows_a_link_lasts_until_something_has_passed(launcher, tmp_path, 
     assert bool(strikes.missing()) is not passes
 
 
+@pytest.mark.parametrize("passes", [True, False])
+def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
+    """Another worker may get there before the one whose link it is has sent anything."""
+    (fault,) = parse_faults(stop=["worker:1@4..5"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    slows = Slows(fault, launcher)
+    slows.effect_s = 0.5
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control, arrive(control, "worker:1", 4), arrive(control, "worker:1", 5):
+        strikes, deadline = Strikes({fault: slows}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
+        (state,) = strikes._states
+        while state.status not in ("healed", "failed"):
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+            if passes and state.past_s is not None and time.monotonic() > state.past_s + 0.3:
+                slows.passed = "5 bytes passed"
+    log.close()
+    began, ended = slows.done
+    assert ended - began >= (0.3 if passes else 0.5)
+    assert bool(strikes.missing()) is not passes
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_path, again):
+    """A crash loop whose victim ends between psconform's signal and its effect; a first kill has to be seen."""
+    (fault,) = parse_faults(kill=["worker:1@4"], restart_after="0s", layout=Layout(ps=1, workers=2), steps=20)
+    loop = replace(fault, kind="crash-loop", amounts=(("times", 3), ("lives_ms", 50)))
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control, arrive(control, "worker:1", 4):
+        ends = Ends(loop, launcher)
+        strikes, deadline = Strikes({loop: ends}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
+        (state,) = strikes._states
+        while state.status != "striking":
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+        if again:
+            assert strikes.killed(VICTIM, -9)
+            while state.again is None or state.status != "striking":
+                assert time.monotonic() < deadline
+                strikes.tick(heard_s=0.0)
+        assert not strikes.killed(VICTIM, 0)
+    log.close()
+    assert bool(strikes.missing()) is not again
+
+
 class Answers:
     """A push whose answers are held back, and which is never sent."""
 

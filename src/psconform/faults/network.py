@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ..layout import Link, Task
 from .fault import Fault
 from .injectors import Injector, Life
-from .kinds import ENDING, KINDS, PASSED
+from .kinds import ENDED, ENDING, KINDS, PASSED
 from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
 from .traffic import Flows, Meter, flows
@@ -41,7 +41,10 @@ class Disturbs(Injector):
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-        self.lingers = KINDS[fault.kind].evidence == PASSED  # it holds nobody up meanwhile
+        self.lingers = KINDS[fault.kind].evidence in (
+            PASSED,
+            ENDED,
+        )  # until the target sends something, it harms nobody
 
     def inject(self) -> None:
         links, fault = self._links, self._fault

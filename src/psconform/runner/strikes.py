@@ -53,7 +53,7 @@ class _State:
     off_ns: int = 0  # and taken away
     sent: Sent | None = None  # the push that it waits for
     seen: str = ""  # of that push
-    past: bool = False  # the step that was to end it came before it had struck
+    past_s: float | None = None  # when the step that was to end it came, if it had not struck by then
     again: float | None = None  # it has been healed, and strikes again at this time of time.monotonic()
 
     @property
@@ -120,7 +120,10 @@ class Strikes:
         for state in self._states:
             if state.status == "striking" and state.fault.task == task and isinstance(state.injector, Ends):
                 if not state.injector.ended(status):
-                    state.status, state.why = "failed", f": {task} ended by itself"
+                    if state.again is not None:
+                        state.status = "healed"  # it has struck before; training was over before it could again
+                    else:
+                        state.status, state.why = "failed", f": {task} ended by itself"
                     self._let_go(state)
                     return False
                 self._struck(state, state.injector.evidence())
@@ -196,10 +199,11 @@ class Strikes:
         for state in self._states:
             until, who = state.fault.until, state.fault.ends_where
             there = until is not None and _is(until, arrival) and who in (arrival.task, "worker")
-            if there and (state.status == "struck" or (state.status == "striking" and not state.injector.holds)):
+            waits = state.injector.holds or state.injector.lingers
+            if there and (state.status == "struck" or (state.status == "striking" and not waits)):
                 self._heal(state)
-            elif there and state.status in ("sending", "striking"):
-                state.past = True
+            elif there and state.status in ("sending", "striking") and state.past_s is None:
+                state.past_s = time.monotonic()
         for state in self._states:
             fault = state.fault
             if (
@@ -275,7 +279,8 @@ class Strikes:
             return False
         if not fault.until.phase:
             return self._began is not None and now - self._began >= fault.until.after_s
-        past = state.past and state.status == "struck" and lasted > LEAST_S
+        least_s = LEAST_S if state.status == "struck" else state.injector.effect_s
+        past = state.past_s is not None and min(lasted, now - state.past_s) > least_s
         return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
 
     def _struck(self, state: _State, evidence: str) -> None:
