@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .membership import DroppingChief
+from typing import Any
+
+from .membership import LEAST_PATIENCE_S, DroppingChief
 from .recoverable import Look
 from .trainer import Values, Worker
 
@@ -23,7 +25,11 @@ class DataAgain(Worker):
 
 
 class DropsEarly(DroppingChief):
-    """Goes on without a worker as soon as it has to wait for it."""
+    """Goes on without a worker as soon as it has to wait for it, and looks who has not come as often as it can."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.round_patience_s = LEAST_PATIENCE_S
 
     def patience_s(self) -> float:
         return 0.0

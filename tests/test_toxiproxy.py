@@ -124,6 +124,38 @@ def test_a_link_is_as_late_as_its_longest_delay(pair):
     assert heard(far, LONG_S) == b"push"
 
 
+@pytest.mark.parametrize("other", ["latency", "slice"])
+def test_what_is_held_back_is_held_back_whatever_else_begins_and_ends(pair, other):
+    """Toxiproxy interrupts a toxic when it or the next is changed, and one that delays lets go of what it has then."""
+    links, near, far = pair
+    link = Link(WORKERS[1], PS)
+    links.delay("stall", [link], HOUR_MS)
+    near.sendall(b"held")
+    assert heard(far, SOON_S) == b""
+    if other == "latency":
+        links.delay("other", [link], 5)
+        links.undelay("other", [link])
+    else:
+        links.add("other", "slicer", [link], average_size=2, size_variation=0, delay=0)
+        links.remove("other", [link])
+    assert heard(far, SOON_S) == b""
+    links.undelay("stall", [link])
+    assert heard(far, LONG_S) == b"held"
+
+
+def test_what_was_held_back_is_cut_off_by_what_began_meanwhile(pair):
+    links, near, far = pair
+    link = Link(PS, WORKERS[1])
+    links.hold([(WORKERS[1], PS)])
+    far.sendall(b"answer")
+    assert heard(near, SOON_S) == b""
+    links.add("cut", "limit_data", [link], bytes=0)
+    links.hold([(WORKERS[1], PS)], on=False)
+    near.settimeout(LONG_S)
+    with contextlib.suppress(ConnectionResetError):
+        assert near.recv(100) == b"", "the answer came"
+
+
 @pytest.mark.parametrize("name", ["delay", "toxic", "refuse"])
 def test_what_the_server_says_otherwise_is_not_as_told(pair, name):
     links, _, _ = pair

@@ -8,6 +8,10 @@ other: `Links.streams`.
 A stall holds bytes back and loses none: a toxic ``latency`` of an hour, which is there from the beginning, at 0, and is
 changed to 0 again to heal; what was held back then arrives at once. (``timeout`` would swallow bytes, and removing it
 closes the connection.)
+
+Behind it is one that does nothing (``noop``). Toxiproxy interrupts the last toxic of a stream to add another, and
+a ``latency`` that is interrupted lets go of what it holds, past the new one: whatever else began would end a stall for
+a moment, and let the answer through that is to be cut off.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from .toxiproxy import Stream, Toxiproxy
 
 HOUR_MS = 3_600_000
 _DELAY: dict[Stream, str] = {"upstream": "delay-upstream", "downstream": "delay-downstream"}
+_BEHIND: dict[Stream, str] = {"upstream": "behind-upstream", "downstream": "behind-downstream"}
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Links:
     addresses: Mapping[Task, str]
     shared: bool = False
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
+    _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
     _refused: dict[Link, set[str]] = field(default_factory=dict)
     _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
@@ -149,9 +155,10 @@ class Links:
             for proxy, stream in self.streams(link):
                 toxics = self.server.toxics(proxy)
                 added = {name for name, of in self._added if of == (proxy, stream)}
-                there = {name for name, said in toxics.items() if said["stream"] == stream} - {_DELAY[stream]}
+                always = {_DELAY[stream], _BEHIND[stream]}
+                there = {name for name, said in toxics.items() if said["stream"] == stream}
                 latency = toxics[_DELAY[stream]]["attributes"]["latency"]
-                if latency != self._delay_of(link, (proxy, stream)) or there != added:
+                if latency != self._delay_of(link, (proxy, stream)) or there - always != added:
                     return False
         return True
 
@@ -171,13 +178,17 @@ class Links:
         self._listens[dialler, listener] = proxy.listen
         for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)
+            self.server.add(name, _BEHIND[stream], "noop", stream)
 
     def _latency(self, link: Link) -> int:
         return max(self._delays.get(link, {}).values(), default=0)
 
     def _apply(self, link: Link) -> None:
         for proxy, stream in self.streams(link):
-            self.server.change(proxy, _DELAY[stream], latency=self._delay_of(link, (proxy, stream)))
+            latency = self._delay_of(link, (proxy, stream))
+            if latency != self._told.get((proxy, stream), 0):  # telling it the same would let go of what it holds
+                self.server.change(proxy, _DELAY[stream], latency=latency)
+                self._told[proxy, stream] = latency
 
     def _delay_of(self, link: Link, of: tuple[str, Stream]) -> int:
         return HOUR_MS if self._held[of] > 0 else self._latency(link)

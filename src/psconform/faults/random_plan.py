@@ -20,13 +20,19 @@ DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWO
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
 can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
 is started cold."""
-LEAST, MOST, ATTEMPTS = 7, 9, 40
+LEAST, MOST, ATTEMPTS = 6, 8, 40
 EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
-LONGEST_STEPS, LONGEST_S = 10, 0.8
-OUTLASTS_S, LONG = (2.3, 3.0), 0.7
+LONGEST_STEPS, LONGEST_S = 10, 0.6
+OUTLASTS_S, LONG = (2.2, 2.5), 0.8
 """Of stalls and stops a share lasts so long, and a worker that the job may go on without is mostly away for so long:
 what is wrong with a deadline shows only after it."""
+HOLDS_A_PUSH = 0.85
+"""The share of stalls that begin when a worker whose link it is comes to a push of its own: that push waits for the end
+of it, surely."""
+AWAY, RETURNS_S = (0.1, 0.9), (0.4, 0.9)
+"""The share of workers that are away for long, where all wait for them and where the job goes on without them; there
+it is so long after that. They leave sooner than others, for they must have something to come back to."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
@@ -35,7 +41,7 @@ AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.7
 a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
 APART = 3
 """Steps between two faults that must not overlap."""
-PACED = 0.7
+PACED = 0.8
 """The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, if
 workers do not wait for each other: only with one worker's steps can be said what comes after what."""
 TWICE = "twice"
@@ -69,7 +75,7 @@ def drawn_plan(
     shared: bool = False,
     sent: bool = False,
 ) -> tuple[Fault, ...]:
-    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to nine, no two of one process.
+    """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to eight, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``; with
     ``shared`` its tasks have one cluster spec; with ``sent`` its pushes wait for nothing, so that phase is got to.
@@ -100,7 +106,7 @@ def draw(
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
 
-    Without bounds, one fault for every 14 steps or so, but seven at least and nine at most, and among them what ends a
+    Without bounds, one fault for every 14 steps or so, but six at least and eight at most, and among them what ends a
     ps, what ends a worker, what ends connections (before a push, and with ``sent`` between a push and its answer), and
     what holds bytes back: nothing shows more.
 
@@ -143,7 +149,7 @@ class _Sort:
 def _sorts(kinds: Sequence[str], layout: Layout, *, sent: bool = False) -> list[_Sort]:
     """What ends a ps, what ends a worker, what ends connections, and so on."""
     servers = tuple(task for task in layout.tasks if task.job == "ps")
-    workers = layout.worker_tasks[1 if layout.drop_after else 0 :]  # nobody goes on without the chief
+    workers = _leavers(layout)
     jobs = [tasks for tasks in (servers, workers) if tasks]
     alike: dict[tuple[str, bool, str], list[str]] = {}
     for name in kinds:
@@ -175,6 +181,11 @@ def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
         touched = other.task is not None and (other.task.job == "ps" or other.task in ends)
         touched = touched or bool(ends & others)
     return fault.kind in ENDING and touched and not _apart(fault, other, layout=layout)
+
+
+def _leavers(layout: Layout) -> tuple[Task, ...]:
+    """Workers that may be away: nobody goes on without the chief."""
+    return layout.worker_tasks[1 if layout.drop_after else 0 :]
 
 
 def _all_wait(layout: Layout) -> bool:
@@ -217,22 +228,25 @@ class _Deal:
     pace: str = field(init=False)
 
     def __post_init__(self) -> None:
-        pace = "" if _all_wait(self.layout) else str(self.generator.choice(self.layout.worker_tasks))
+        pace = "" if _all_wait(self.layout) else str(self.generator.choice(_leavers(self.layout)))
         object.__setattr__(self, "pace", pace)
 
     def fault(self, sort: _Sort) -> Fault:
         """One of that sort."""
         generator = self.generator
-        name, task = generator.choice(sort.names), generator.choice(sort.tasks)
+        name = generator.choice(sort.names)
+        kind = KINDS[name]
+        task = self._whom(sort.tasks, ends=kind.restarts)
         if name == "late":
             return Fault(kind=name, task=task, when=When(), lasts_s=self._seconds(long=False))
-        kind = KINDS[name]
-        when = self._when(task, phases={} if kind.of == NETWORK else self.phases)
+        when = self._when(task, phases={} if kind.of == NETWORK else self.phases, own=kind.restarts)
         said: dict[str, Any] = {"kind": name, "when": when}
         if kind.restarts:
-            often = 0.75 if self.layout.drop_after else 0.1
+            often = AWAY[self.layout.drop_after > 0]
             long = generator.random() < often and task.job == "worker" and name != "crash-loop"
-            said["restart_after_s"] = self._seconds(long=True) if long else generator.choice(RESTARTS_S)
+            said["restart_after_s"] = self._away() if long else generator.choice(RESTARTS_S)
+            if long and self.layout.drop_after and when.step is not None:
+                said["when"] = replace(when, step=generator.randrange(self.steps // 4, max(1, self.steps // 2)))
         if kind.lasts:
             step = self.steps if when.step is None else when.step
             long = name in ("stall", "stop") and generator.random() < LONG
@@ -248,22 +262,42 @@ class _Deal:
 
     def _of_links(self, said: dict[str, Any], name: str, *, sent: bool) -> Fault:
         """With ``sent`` of links that some worker's answers take, and when it has sent a push."""
-        found = regions(self.layout, one_way=name == "refuse", shared=self.shared)
-        if not sent:
-            struck = self.generator.choice(found)
-            return Fault(region=struck.name, links=struck.links, **said)
+        found, generator = regions(self.layout, one_way=name == "refuse", shared=self.shared), self.generator
         of_whom = (self.pace,) if self.pace else tuple(map(str, self.layout.worker_tasks))
-        struck = self.generator.choice([one for one in found if set(one.answered) & set(of_whom)])
-        worker = self.generator.choice([worker for worker in struck.answered if worker in of_whom])
-        said |= {"when": When(SENT, said["when"].step, task=worker)}
+        if not sent:
+            struck = generator.choice(found)
+            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH:
+                struck = generator.choice([one for one in found if set(one.ends) & set(of_whom)])
+                worker = generator.choice([worker for worker in struck.ends if worker in of_whom])
+                said |= {"when": When(BEFORE_PUSH, said["when"].step, task=worker)}
+            return Fault(region=struck.name, links=struck.links, **said)
+        struck = generator.choice([one for one in found if set(one.answered) & set(of_whom)])
+        worker = generator.choice([worker for worker in struck.answered if worker in of_whom])
+        amounts = tuple((name, 0 if name == "bytes" else amount) for name, amount in said["amounts"])  # nor an answer
+        said |= {"when": When(SENT, said["when"].step, task=worker), "amounts": amounts}
         return Fault(region=struck.name, links=struck.links, **said)
+
+    def _whom(self, tasks: Sequence[Task], *, ends: bool) -> Task:
+        """Of the workers, mostly the one at whose steps most faults strike is ended: so they can be placed apart."""
+        pace = [task for task in tasks if str(task) == self.pace]
+        return pace[0] if ends and pace and self.generator.random() < PACED else self.generator.choice(tasks)
+
+    def _away(self) -> float:
+        """For so long a worker is away that is away for long."""
+        after = self.layout.drop_after
+        if not 0 < after + RETURNS_S[0] < OUTLASTS_S[0]:
+            return self._seconds(long=True)
+        return round(after + self.generator.uniform(*RETURNS_S), 2)
 
     def _seconds(self, *, long: bool) -> float:
         shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
         return round(self.generator.uniform(shortest, longest), 2)
 
-    def _when(self, task: Task, *, phases: Mapping[str, str]) -> When:
-        """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself."""
+    def _when(self, task: Task, *, phases: Mapping[str, str], own: bool) -> When:
+        """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself.
+
+        Of a worker that does not wait for the others only at its ``own`` step nobody can say that it is done already.
+        """
         generator, steps = self.generator, self.steps
         said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
         said = [phase for phase in said if phase not in UNSURE]
@@ -274,6 +308,8 @@ class _Deal:
         if said and generator.random() < AT_A_PHASE:
             return When(generator.choice(said))
         when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
+        if self.pace and own and task.job == "worker":
+            return replace(when, task=str(task))
         if self.pace and generator.random() < PACED:
             return replace(when, task=self.pace)
         if generator.random() < ELSEWHERE:

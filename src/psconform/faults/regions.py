@@ -19,6 +19,11 @@ class Region:
     links: tuple[Link, ...]
     answered: tuple[str, ...]
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The tasks that the links are between."""
+        return tuple(dict.fromkeys(str(task) for link in self.links for task in (link.source, link.destination)))
+
 
 @lru_cache(maxsize=256)
 def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Region, ...]:

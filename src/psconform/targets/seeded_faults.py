@@ -101,6 +101,7 @@ FAULTY: dict[str, Defect] = {
         ps=2,
         steps=120,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
         kill=("ps:0@checkpointing",),
+        slow="worker:1=30ms",
         checkpoint_every=10,
     ),
     "counts-twice": Defect(
@@ -277,7 +278,7 @@ FAULTY: dict[str, Defect] = {
         faults=('kind = "reset", links = "mute worker:1", at = 20, for = "500ms"',),
     ),
     "backoff-unbounded": Defect(
-        "the back-off of a worker doubles without bound, and is never reset",
+        "the back-off of a worker grows tenfold each time, without bound, and is never reset",
         "L1",
         ("L3",),
         workers=2,
