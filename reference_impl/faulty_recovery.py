@@ -256,7 +256,7 @@ class CheckpointUnchecked(RecoveringChief):
 class CutInHalf(RecoveringChief):
     """Reads shard after shard, with no gate, and takes the counters of the first for those of all."""
 
-    between = 3  # steps of every other worker
+    between = 2  # steps of every other worker
 
     def _cut(self) -> list[Row] | None:
         before = self._ask(self._run_read)

@@ -301,7 +301,9 @@ class _Deal:
         generator, steps = self.generator, self.steps
         said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
         said = [phase for phase in said if phase not in UNSURE]
-        step = generator.randrange(steps // 4, max(1, steps * 3 // 4))  # what is lost sooner is not worth a checkpoint
+        # what is lost sooner is not worth a checkpoint; where nobody is waited for, the others are soon done
+        last = steps // 2 if self.pace and own and task.job == "ps" else steps * 3 // 4
+        step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]
         if of_steps and task.job == "worker" and generator.random() < WITHIN_A_STEP:
             return When(generator.choice(of_steps), step)

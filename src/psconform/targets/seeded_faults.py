@@ -101,7 +101,7 @@ FAULTY: dict[str, Defect] = {
         ps=2,
         steps=120,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
         kill=("ps:0@checkpointing",),
-        slow="worker:1=30ms",
+        slow="worker:1=50ms",
         checkpoint_every=10,
     ),
     "counts-twice": Defect(
