@@ -130,11 +130,17 @@ class _GrowingCalls(Calls):
     """Waits before each connection that it makes again, longer each time, whatever came of the one before."""
 
     backoff_s, growth = 1.0, 10.0
+    answered = False  # whoever is still waiting for a ps to come up is patient
+
+    def ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
+        answer = super().ask(run, *feeds, patience_s=patience_s)
+        self.answered = self.answered or answer is not None
+        return answer
 
     def _reconnect(self) -> None:
         self._overdue()
+        self._back_off()
         for address in self.ps:
-            self._back_off()
             while not takes_connections(address):
                 self._overdue()
                 self._idle()
@@ -143,7 +149,8 @@ class _GrowingCalls(Calls):
 
     def _back_off(self) -> None:
         time.sleep(self.backoff_s)
-        self.backoff_s *= self.growth
+        if self.answered:
+            self.backoff_s *= self.growth
 
 
 class BackoffUnbounded(RecoveringWorker):
