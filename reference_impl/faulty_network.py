@@ -127,7 +127,7 @@ class RetryAsSecond(Twice):
 
 
 class _GrowingCalls(Calls):
-    """Waits before each connection that it makes again, longer each time, whatever came of the one before."""
+    """Waits before each connection that it makes again, longer each time once there was an answer to a call."""
 
     backoff_s, growth = 1.0, 10.0
     answered = False  # whoever is still waiting for a ps to come up is patient

@@ -138,8 +138,8 @@ def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
     assert bool(strikes.missing()) is not passes
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_path, again):
+@pytest.mark.parametrize(("again", "status"), [(True, 0), (True, 1), (False, 0)])
+def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_path, again, status):
     """A crash loop whose victim ends between psconform's signal and its effect; a first kill has to be seen."""
     (fault,) = parse_faults(kill=["worker:1@4"], restart_after="0s", layout=Layout(ps=1, workers=2), steps=20)
     loop = replace(fault, kind="crash-loop", amounts=(("times", 3), ("lives_ms", 50)))
@@ -156,9 +156,9 @@ def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_pa
             while state.again is None or state.status != "striking":
                 assert time.monotonic() < deadline
                 strikes.tick(heard_s=0.0)
-        assert not strikes.killed(VICTIM, 0)
+        assert not strikes.killed(VICTIM, status)
     log.close()
-    assert bool(strikes.missing()) is not again
+    assert bool(strikes.missing()) is not (again and status == 0)
 
 
 class Answers:

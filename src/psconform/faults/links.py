@@ -49,7 +49,7 @@ class Links:
     addresses: Mapping[Task, str]
     shared: bool = False
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
-    _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is
+    _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is, if that is known
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
     _refused: dict[Link, set[str]] = field(default_factory=dict)
     _added: list[tuple[str, tuple[str, Stream]]] = field(default_factory=list)
@@ -179,6 +179,7 @@ class Links:
         for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)
             self.server.add(name, _BEHIND[stream], "noop", stream)
+            self._told[name, stream] = 0
 
     def _latency(self, link: Link) -> int:
         return max(self._delays.get(link, {}).values(), default=0)
@@ -186,9 +187,9 @@ class Links:
     def _apply(self, link: Link) -> None:
         for proxy, stream in self.streams(link):
             latency = self._delay_of(link, (proxy, stream))
-            if latency != self._told.get((proxy, stream), 0):  # telling it the same would let go of what it holds
+            if latency != self._told.pop((proxy, stream), None):  # telling it the same would let go of what it holds
                 self.server.change(proxy, _DELAY[stream], latency=latency)
-                self._told[proxy, stream] = latency
+            self._told[proxy, stream] = latency
 
     def _delay_of(self, link: Link, of: tuple[str, Stream]) -> int:
         return HOUR_MS if self._held[of] > 0 else self._latency(link)

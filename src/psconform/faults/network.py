@@ -16,6 +16,8 @@ from .traffic import Flows, Meter, flows
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
+ENDS_S = 2.0
+"""For so long what is to end a connection waits for bytes: what ends later may have another reason."""
 SILENT_S = 0.2
 """Shorter pauses are no sign of a stall."""
 
@@ -41,10 +43,10 @@ class Disturbs(Injector):
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-        self.lingers = KINDS[fault.kind].evidence in (
-            PASSED,
-            ENDED,
-        )  # until the target sends something, it harms nobody
+        # whatever acts on bytes harms nobody before there are any; who is refused is harmed at once
+        self.lingers = KINDS[fault.kind].evidence == PASSED or fault.kind in ("reset", "cut")
+        if KINDS[fault.kind].evidence == ENDED:
+            self.effect_s = ENDS_S
 
     def inject(self) -> None:
         links, fault = self._links, self._fault

@@ -30,9 +30,9 @@ what is wrong with a deadline shows only after it."""
 HOLDS_A_PUSH = 0.85
 """The share of stalls that begin when a worker whose link it is comes to a push of its own: that push waits for the end
 of it, surely."""
-AWAY, RETURNS_S = (0.1, 0.9), (0.4, 0.9)
+AWAY, RETURNS_S, LONGEST_AFTER_S = (0.1, 0.9), (0.4, 0.9), 3.0
 """The share of workers that are away for long, where all wait for them and where the job goes on without them; there
-it is so long after that. They leave sooner than others, for they must have something to come back to."""
+it is so long after that, if that is soon. They leave sooner than others: they must have something to come back to."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
@@ -42,8 +42,9 @@ a worker at one of a step, if workers say any: what is wrong with what it does t
 APART = 3
 """Steps between two faults that must not overlap."""
 PACED = 0.8
-"""The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, if
-workers do not wait for each other: only with one worker's steps can be said what comes after what."""
+"""The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, and
+of ended workers that are that one, if workers do not wait for each other: only with one worker's steps can be said what
+comes after what."""
 TWICE = "twice"
 DOUBLED = 0.75
 """The share of plans in which there surely is a second process, though nobody may be left then who is just away."""
@@ -216,6 +217,11 @@ def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
     return (all_wait or alone) and max(after, before) >= APART
 
 
+def _skips(layout: Layout) -> bool:
+    """Rounds may go by without a worker, which then never gets to those steps: only the chief surely does."""
+    return layout.update == "sync" and layout.drop_after > 0
+
+
 @dataclass(frozen=True)
 class _Deal:
     """Draws one fault after another of one plan; ``pace`` is the worker where most of them strike."""
@@ -228,7 +234,8 @@ class _Deal:
     pace: str = field(init=False)
 
     def __post_init__(self) -> None:
-        pace = "" if _all_wait(self.layout) else str(self.generator.choice(_leavers(self.layout)))
+        workers = self.layout.worker_tasks[:1] if _skips(self.layout) else _leavers(self.layout)
+        pace = "" if _all_wait(self.layout) else str(self.generator.choice(workers))
         object.__setattr__(self, "pace", pace)
 
     def fault(self, sort: _Sort) -> Fault:
@@ -266,14 +273,15 @@ class _Deal:
         of_whom = (self.pace,) if self.pace else tuple(map(str, self.layout.worker_tasks))
         if not sent:
             struck = generator.choice(found)
-            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH:
+            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH and not _skips(self.layout):
                 struck = generator.choice([one for one in found if set(one.ends) & set(of_whom)])
                 worker = generator.choice([worker for worker in struck.ends if worker in of_whom])
                 said |= {"when": When(BEFORE_PUSH, said["when"].step, task=worker)}
             return Fault(region=struck.name, links=struck.links, **said)
         struck = generator.choice([one for one in found if set(one.answered) & set(of_whom)])
         worker = generator.choice([worker for worker in struck.answered if worker in of_whom])
-        amounts = tuple((name, 0 if name == "bytes" else amount) for name, amount in said["amounts"])  # nor an answer
+        # a cut after so many bytes would let the answer through first
+        amounts = tuple((key, 0 if key == "bytes" else value) for key, value in said["amounts"])
         said |= {"when": When(SENT, said["when"].step, task=worker), "amounts": amounts}
         return Fault(region=struck.name, links=struck.links, **said)
 
@@ -285,7 +293,7 @@ class _Deal:
     def _away(self) -> float:
         """For so long a worker is away that is away for long."""
         after = self.layout.drop_after
-        if not 0 < after + RETURNS_S[0] < OUTLASTS_S[0]:
+        if not 0 < after <= LONGEST_AFTER_S:
             return self._seconds(long=True)
         return round(after + self.generator.uniform(*RETURNS_S), 2)
 
@@ -310,13 +318,17 @@ class _Deal:
         if said and generator.random() < AT_A_PHASE:
             return When(generator.choice(said))
         when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
+        return replace(when, task=self._at_whose(task, own=own))
+
+    def _at_whose(self, task: Task, *, own: bool) -> str:
+        """The worker at whose step it strikes; empty: its own, or whoever gets there first."""
+        if _skips(self.layout):
+            return self.pace
         if self.pace and own and task.job == "worker":
-            return replace(when, task=str(task))
-        if self.pace and generator.random() < PACED:
-            return replace(when, task=self.pace)
-        if generator.random() < ELSEWHERE:
-            return replace(when, task=str(generator.choice(self.layout.worker_tasks)))
-        return when
+            return str(task)
+        if self.pace and self.generator.random() < PACED:
+            return self.pace
+        return str(self.generator.choice(self.layout.worker_tasks)) if self.generator.random() < ELSEWHERE else ""
 
     def _amount(self, kind: str, name: str) -> int:
         bounds = KINDS[kind].amounts[name]

@@ -120,7 +120,7 @@ class Strikes:
         for state in self._states:
             if state.status == "striking" and state.fault.task == task and isinstance(state.injector, Ends):
                 if not state.injector.ended(status):
-                    if state.again is not None:
+                    if state.again is not None and status == 0:
                         state.status = "healed"  # it has struck before; training was over before it could again
                     else:
                         state.status, state.why = "failed", f": {task} ended by itself"
@@ -272,13 +272,13 @@ class Strikes:
             return False
         if fault.restart_after_s is not None:
             return lasted >= fault.restart_after_s
+        unseen_s = state.injector.effect_s if state.status == "striking" and state.injector.lingers else 0.0
         if fault.lasts_s is not None:
-            unseen = state.status == "striking" and state.injector.lingers
-            return lasted >= fault.lasts_s + (state.injector.effect_s if unseen else 0.0)
+            return lasted >= fault.lasts_s + unseen_s
         if fault.until is None:
             return False
         if not fault.until.phase:
-            return self._began is not None and now - self._began >= fault.until.after_s
+            return self._began is not None and now - self._began >= fault.until.after_s + unseen_s
         least_s = LEAST_S if state.status == "struck" else state.injector.effect_s
         past = state.past_s is not None and min(lasted, now - state.past_s) > least_s
         return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
