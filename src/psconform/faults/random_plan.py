@@ -25,8 +25,8 @@ EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
 LONGEST_STEPS, LONGEST_S = 10, 0.6
 OUTLASTS_S, LONG = (2.2, 2.5), 0.8
-"""Of stalls and stops a share lasts so long, and a worker that the job may go on without is mostly away for so long:
-what is wrong with a deadline shows only after it."""
+"""Of stalls and stops a share lasts so long, and some workers that end are away for so long: what is wrong with a
+deadline shows only after it."""
 HOLDS_A_PUSH = 0.85
 """The share of stalls that begin when a worker whose link it is comes to a push of its own: that push waits for the end
 of it, surely."""
