@@ -18,7 +18,8 @@ def test_a_good_day(judge, update):
 
 def test_a_ps_is_killed_and_nobody_is_told_what_was_lost(judge):
     options = {"layout": "ps=1,worker=2", "update": "async", "steps": 120, "restart_after": "0s"}
-    run = judge(TARGET, kill=["ps:0@80"], **options)
+    # before the first checkpoint after the one at the start: right behind one there is next to nothing to lose
+    run = judge(TARGET, kill=["ps:0@20"], **options)
     assert {"R1", "R3", "A5"} <= set(run.violated), run.explain()
     assert any("was lost" in line for line in run.verdicts["R1"].witness)
     assert run.verdicts["L1"].status == "valid"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 
 import pytest
+from pyroute2 import DiagSocket
 
-from psconform.faults.traffic import Flow, Flows, Meter, available, flows
+from psconform.faults.traffic import Flow, Flows, Meter, accepted, available, flows
 
 
 @pytest.fixture
@@ -38,6 +39,22 @@ def test_bytes_of_open_connections_to_an_address(server, family):
         near.close()
         assert far.recv(1) == b""
         assert flows([address]) == {address: Flows({}, frozenset([port]))}, "who dialled has closed it"
+
+
+def test_nothing_is_read_of_connections_that_nobody_asked_about(server, monkeypatch):
+    """A machine can have thousands that were closed in the last minute: reading them outlasted short faults."""
+    told = []
+    ask = DiagSocket.get_sock_stats
+    monkeypatch.setattr(DiagSocket, "get_sock_stats", lambda *a, **k: told.append(found := ask(*a, **k)) or found)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for _ in range(50):
+            with dial(other, socket.AF_INET), other.accept()[0]:
+                pass
+        address = "{}:{}".format(*server.getsockname())
+        with dial(server, socket.AF_INET), server.accept()[0]:
+            assert len(flows([address])[address].open) == 1
+            assert accepted(address) == 1
+    assert sum(map(len, told)) == 2
 
 
 def test_a_connection_that_the_other_end_has_closed_was_not_left(server):
