@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from psconform.checks.leaving import leaves_as_declared
 from psconform.checks.straggler import waits_for_slowest
 from psconform.claims import DEFAULTS
+from psconform.history.model import Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
 
@@ -202,3 +204,44 @@ def test_a_round_that_went_on_without_a_slow_worker_waited_for_nobody(story):
     judged = story.ends()
     assert waits_for_slowest(judged.history).status == "valid", explain(judged)
     assert not violated(judged), explain(judged)
+
+
+@pytest.fixture
+def out_for_good(tmp_path):
+    """Dropped, then all is rolled back to where it was still there; it comes back, and is in no round any more."""
+    story = Waits(tmp_path / "run", steps=40)
+    story.rounds(2)
+    story.checkpoint("ckpt-2")
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    story.lose_ps()
+    story.restore("ckpt-2")
+    story.back(1)
+    story.before_absence = lambda: None
+    for step in range(2, 40):
+        story.read(1, step)
+        story.probes[1].push(step)
+        story.round(0)
+        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
+    return story.ends()
+
+
+def test_that_it_was_waited_for_before_it_came_back_excuses_nothing(out_for_good):
+    assert violated(out_for_good) == {"M2"}, explain(out_for_good)
+    assert "worker:1 was back at step 2, and the 38 rounds from" in witness(out_for_good, "M2")[0]
+
+
+@pytest.mark.parametrize(
+    ("of", "status"),
+    [
+        *((of, "valid") for of in ("isolate worker:1", "worker:1", "ps:0", "isolate ps:0", "halves")),
+        *((of, "violated") for of in ("worker:0", "worker:0<->ps:0", "isolate worker:0")),
+    ],
+)
+def test_who_is_held_up_by_a_fault_once_back_need_not_be_in_a_round(out_for_good, of, status):
+    history = out_for_good.history
+    came = next(mark.at for mark in history.marks if mark.kind == "resume" and str(mark.task) == "worker:1")
+    fault = Struck("stop", of, "5", "it is in state T", "it goes on", on_ns=came + 1, off_ns=came + 2)
+    assert leaves_as_declared(replace(history, faults=(*history.faults, fault))).status == status
+    over = replace(fault, on_ns=came - 2, off_ns=came - 1)
+    assert leaves_as_declared(replace(history, faults=(*history.faults, over))).status == "violated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,9 @@ from .witness import at_most
 
 EARLY = 0.9
 """Share of ``--drop-after`` below which a worker was not waited for: a clock is read a moment before or after."""
+TASK = re.compile(r"(?:ps|worker):\d+")
+RECONNECTS_S = 2.0
+"""So long after a fault has been healed a worker may still be on its way."""
 BEHIND = 20
 """Rounds within which a worker that is back takes part again; the one that is open when it comes may go by."""
 
@@ -92,19 +96,24 @@ def _still_away(history: History, last: Absence, absence: Absence) -> bool:
 
 
 def _waited_since(history: History, absence: Absence) -> int | None:
-    """When the first of the others pushed that step, in that epoch."""
-    pushed = [
-        int(worker.pushes.at[worker.pushes.step == absence.step].min())
-        for worker in history.workers
-        if worker.index != absence.worker and (worker.pushes.step == absence.step).any()
-    ]
+    """When the first of the others pushed that step, in that epoch.
+
+    Of a push only the first attempt is known: if that was before a rollback, it was after its read since.
+    """
+    pushed = []
+    for worker in history.workers:
+        mine = worker.pushes.at[worker.pushes.step == absence.step]
+        if worker.index == absence.worker or not mine.size:
+            continue
+        read = worker.reads.at[(worker.reads.step == absence.step) & (worker.reads.epoch == absence.epoch)]
+        pushed.append(max(int(mine.min()), int(read.min()) if read.size else 0))
     return max(min(pushed), _began(history, absence.epoch)) if pushed else None
 
 
 def _began(history: History, epoch: int) -> int:
     """When an epoch that a rollback began was there: it was recorded, or else the first worker was in it.
 
-    Of a push only the first attempt is known; and who has trained all its steps reads nothing while it waits.
+    Who has trained all its steps reads nothing while it waits.
     """
     reads = [worker.reads.at[worker.reads.epoch == epoch] for worker in history.workers]
     said = [mark.at for mark in history.marks if mark.kind == "restore" and mark.epoch == epoch]
@@ -144,17 +153,31 @@ def _not_taken_back(history: History) -> Iterator[str]:
         resumed = [mark for mark in history.marks if mark.kind == "resume" and str(mark.task) == str(worker)]
         if not away or not resumed or any(str(task) == str(worker) for task in history.left):
             continue
-        life = max(mark.life for mark in resumed)  # those before were ended, and owed no more
-        back = next(mark.step for mark in resumed if mark.life == life)
-        end = int(history.due[worker.index])
-        again = [absence for absence in away if absence.step >= back and _was_waited_for(history, absence)]
+        life, epoch = max((mark.life, mark.epoch) for mark in resumed)  # those before were ended, or rolled back
+        came = next(mark for mark in resumed if (mark.life, mark.epoch) == (life, epoch))
+        back, end, held_until = came.step, int(history.due[worker.index]), _held_until(history, str(worker), came.at)
+        if held_until > came.at:  # by a fault, which is nobody's doing
+            back = min((absence.step for absence in away if absence.at >= held_until), default=end)
+        again = any(absence.step >= back and _was_waited_for(history, absence, from_ns=came.at) for absence in away)
         if back <= end - BEHIND and history.excused[worker.index, back:end].all() and not again:
             yield f"{worker} was back at step {back}, and the {end - back} rounds from there on went on without it"
 
 
-def _was_waited_for(history: History, absence: Absence) -> bool:
+def _held_until(history: History, worker: str, came: int) -> int:
+    """Until when a fault that began or ended after it came may have kept a worker away: its own, of a ps, of all."""
+    ends = [came]
+    for fault in history.faults:
+        struck = TASK.findall(fault.of)
+        others = worker not in struck and any(task.startswith("worker:") for task in struck)
+        if not others and fault.off_ns > came:
+            ends.append(fault.off_ns + int(RECONNECTS_S * 1e9))
+    return max(ends)
+
+
+def _was_waited_for(history: History, absence: Absence, *, from_ns: int) -> bool:
+    """As long as declared, from then on: so it had been let in."""
     since = _waited_since(history, absence)
-    return since is not None and (absence.at - since) / 1e9 >= EARLY * history.layout.drop_after
+    return since is not None and (absence.at - max(since, from_ns)) / 1e9 >= EARLY * history.layout.drop_after
 
 
 def _held_up(history: History) -> Iterator[str]:

@@ -30,13 +30,13 @@ deadline shows only after it."""
 HOLDS_A_PUSH = 0.85
 """The share of stalls that begin when a worker whose link it is comes to a push of its own: that push waits for the end
 of it, surely."""
-AWAY, RETURNS_S, LONGEST_AFTER_S = (0.1, 0.9), (0.4, 0.9), 3.0
+AWAY, RETURNS_S, LONGEST_AFTER_S = (0.1, 1.0), (0.4, 0.9), 3.0
 """The share of workers that are away for long, where all wait for them and where the job goes on without them; there
 it is so long after that, if that is soon. They leave sooner than others: they must have something to come back to."""
 UNTIL, ELSEWHERE = 0.3, 0.3
 """The share of faults that last until a step; and that strike where another worker is, so in the middle of whatever
 theirs does then."""
-AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.7
+AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.85
 """The share of faults of processes that strike at a phase that the target says of itself, such as checkpointing; and of
 a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
 APART = 3
@@ -45,8 +45,11 @@ PACED = 0.8
 """The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, and
 of ended workers that are that one, if workers do not wait for each other: only with one worker's steps can be said what
 comes after what."""
-TWICE = "twice"
-DOUBLED = 0.75
+LOOP = "crash-loop"
+TWICE, SHOWS = "twice", 10
+"""What goes wrong with a second process, or with a push that is held back, is undone if a ps is lost within so many
+steps."""
+DOUBLED = 0.9
 """The share of plans in which there surely is a second process, though nobody may be left then who is just away."""
 KEEPS = ("late", "throttle", TWICE)
 """Faults of a process that has its connections all the same, at any time at which others strike."""
@@ -117,9 +120,8 @@ def draw(
     sorts = _sorts(kinds, layout, sent=sent and not shared)
     generator.shuffle(sorts)
     if not least:
-        next_best = (TWICE,) if generator.random() < DOUBLED else ()
-        # what needs most room first
-        sorts.sort(key=lambda sort: (not sort.first, not set(next_best) & set(sort.names), not sort.sent))
+        doubled = generator.random() < DOUBLED
+        sorts.sort(key=lambda sort: _room(sort, layout, doubled=doubled))
     faults: list[Fault] = []
     usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
@@ -139,6 +141,11 @@ class _Sort:
     names: tuple[str, ...]
     tasks: tuple[Task, ...]
     sent: bool = False
+
+    @property
+    def of_ps(self) -> bool:
+        """It strikes a ps."""
+        return self.tasks[0].job == "ps"
 
     @property
     def first(self) -> bool:
@@ -168,13 +175,37 @@ def _sorts(kinds: Sequence[str], layout: Layout, *, sent: bool = False) -> list[
     return found
 
 
+def _room(sort: _Sort, layout: Layout, *, doubled: bool) -> tuple[bool, ...]:
+    """Sorts in this order: what shows most before the rest, and of each what needs most room among the others."""
+    ends = KINDS[sort.names[0]].restarts
+    firsts = (
+        ends and _skips(layout),  # who is to be gone without leaves while nothing holds the others up
+        sort.first,
+        sort.sent,
+        ends and sort.of_ps and _all_wait(layout),  # it is to end early
+        KINDS[sort.names[0]].evidence != HELD,
+        doubled and TWICE in sort.names,
+    )
+    return tuple(not yes for yes in firsts)
+
+
 def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
     """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it.
 
-    Or a push is to be sent, and not answered, while another fault asks for more than that from whoever sends it.
+    Or a second process begins, or bytes are held back, where a rollback is near, which undoes it; or a worker is to be
+    gone without just where the others are held up. Or a push is to be sent, and not answered, while another fault asks
+    for more than that from whoever sends it.
     """
     if fault.task is not None and fault.task == other.task:
         return True
+    undone = fault.kind == TWICE or KINDS[fault.kind].evidence == HELD
+    if undone and KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
+        begins, lost = fault.when.step, other.when.step
+        return begins is not None and lost is not None and begins - APART < lost < begins + SHOWS
+    if _skips(layout) and _ends_worker(fault.kind, fault.task) and other.kind not in KEEPS:
+        leaves, strikes = fault.when.step, other.when.step
+        if leaves is not None and strikes is not None and abs(strikes - leaves) < APART:
+            return True  # whoever is held up goes on without nobody
     ends = {task for link in fault.links for task in (link.source, link.destination)}
     others = {task for link in other.links for task in (link.source, link.destination)}
     touched = other.task in ends or bool(set(fault.links) & set(other.links))
@@ -211,10 +242,14 @@ def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
         return False  # nobody knows when it strikes
     last, others_last = (until.step if until and until.step is not None else 0 for until in (end, others_end))
     after, before = begin - max(others_begin, others_last), others_begin - max(begin, last)
-    if other.kind == "crash-loop":
+    if other.kind == LOOP:
         after = 0  # nobody knows when it strikes for the last time
     alone = one.where == other.where != "worker" and all(needed)
     return (all_wait or alone) and max(after, before) >= APART
+
+
+def _ends_worker(kind: str, task: Task | None) -> bool:
+    return KINDS[kind].restarts and task is not None and task.job == "worker"
 
 
 def _skips(layout: Layout) -> bool:
@@ -242,15 +277,17 @@ class _Deal:
         """One of that sort."""
         generator = self.generator
         name = generator.choice(sort.names)
+        task = self._whom(sort.tasks, ends=KINDS[name].restarts)
+        long_away = _ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
+        if long_away and self.layout.drop_after:
+            name = generator.choice([one for one in sort.names if one != LOOP] or [name])
         kind = KINDS[name]
-        task = self._whom(sort.tasks, ends=kind.restarts)
         if name == "late":
             return Fault(kind=name, task=task, when=When(), lasts_s=self._seconds(long=False))
-        when = self._when(task, phases={} if kind.of == NETWORK else self.phases, own=kind.restarts)
+        when = self._when(task, phases={} if kind.of == NETWORK else self.phases, ends=name if kind.restarts else "")
         said: dict[str, Any] = {"kind": name, "when": when}
         if kind.restarts:
-            often = AWAY[self.layout.drop_after > 0]
-            long = generator.random() < often and task.job == "worker" and name != "crash-loop"
+            long = long_away and name != LOOP
             said["restart_after_s"] = self._away() if long else generator.choice(RESTARTS_S)
             if long and self.layout.drop_after and when.step is not None:
                 said["when"] = replace(when, step=generator.randrange(self.steps // 4, max(1, self.steps // 2)))
@@ -261,7 +298,7 @@ class _Deal:
                 last = min(self.steps - 1, step + LONGEST_STEPS)
                 said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, last))
             else:
-                said["lasts_s"] = self._seconds(long=long)
+                said["lasts_s"] = self._away() if long else self._seconds(long=False)
         said["amounts"] = tuple((amount, self._amount(name, amount)) for amount in kind.amounts)
         if kind.of != NETWORK:
             return Fault(task=task, **said)
@@ -291,7 +328,7 @@ class _Deal:
         return pace[0] if ends and pace and self.generator.random() < PACED else self.generator.choice(tasks)
 
     def _away(self) -> float:
-        """For so long a worker is away that is away for long."""
+        """For so long lasts what is to outlast a deadline: the layout's own, if it has one."""
         after = self.layout.drop_after
         if not 0 < after <= LONGEST_AFTER_S:
             return self._seconds(long=True)
@@ -301,16 +338,19 @@ class _Deal:
         shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
         return round(self.generator.uniform(shortest, longest), 2)
 
-    def _when(self, task: Task, *, phases: Mapping[str, str], own: bool) -> When:
+    def _when(self, task: Task, *, phases: Mapping[str, str], ends: str) -> When:
         """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself.
 
-        Of a worker that does not wait for the others only at its ``own`` step nobody can say that it is done already.
+        Of a worker that ``ends`` by a kind of fault, and does not wait for the others, only at a step of its own nobody
+        can say that it is done already.
         """
         generator, steps = self.generator, self.steps
         said = [phase for phase, who in phases.items() if task.job != "worker" or who in (str(task), "worker")]
         said = [phase for phase in said if phase not in UNSURE]
-        # what is lost sooner is not worth a checkpoint; where nobody is waited for, the others are soon done
-        last = steps // 2 if self.pace and own and task.job == "ps" else steps * 3 // 4
+        # what is lost sooner is not worth a checkpoint; there is to be something left to go wrong after it, but nobody
+        # knows how long a crash loop lasts: who waits for all others has little to be struck by then
+        early = task.job == "ps" and (ends and (self.pace or ends != LOOP))
+        last = steps // 2 if early else steps * 3 // 4
         step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]
         if of_steps and task.job == "worker" and generator.random() < WITHIN_A_STEP:
@@ -318,7 +358,7 @@ class _Deal:
         if said and generator.random() < AT_A_PHASE:
             return When(generator.choice(said))
         when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
-        return replace(when, task=self._at_whose(task, own=own))
+        return replace(when, task=self._at_whose(task, own=bool(ends)))
 
     def _at_whose(self, task: Task, *, own: bool) -> str:
         """The worker at whose step it strikes; empty: its own, or whoever gets there first."""

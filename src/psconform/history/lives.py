@@ -134,5 +134,5 @@ def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:
         for e in file.of(Checkpoint)
     ]
     found += [Mark(task, life, "restore", e.epoch, e.seq, name=e.name, at=e.mono_ns) for e in file.of(Restore)]
-    found += [Mark(task, life, "resume", e.epoch, e.seq, step=e.step) for e in file.of(Resume)]
+    found += [Mark(task, life, "resume", e.epoch, e.seq, step=e.step, at=e.mono_ns) for e in file.of(Resume)]
     return sorted(found, key=lambda mark: mark.seq)

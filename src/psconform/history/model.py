@@ -94,7 +94,7 @@ class Mark:
     name: str = ""
     clock: tuple[tuple[int, ...], ...] = ()  # of a checkpoint: per ps and worker, gradients in it
     step: int = 0  # of a resumption: the next step
-    at: int = 0  # of a restore: when it was recorded, nanoseconds of CLOCK_MONOTONIC
+    at: int = 0  # of a restore and a resumption: when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True)

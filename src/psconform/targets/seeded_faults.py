@@ -138,7 +138,7 @@ FAULTY: dict[str, Defect] = {
         workers=2,
         steps=60,
         faults=('kind = "twice", task = "worker:1", at = 10',),
-        slow="worker:0=100ms",
+        slow="worker:0=50ms",
     ),
     "joins-blind": Defect(
         "a worker that comes back pushes its first gradient before it has read anything",
@@ -215,11 +215,11 @@ FAULTY: dict[str, Defect] = {
         ("L1",),
         updates=SYNC,
         workers=2,
-        steps=80,
+        steps=60,
         mode={"drop_after": "500ms"},
         kill=("worker:1@10",),
         slow="worker:0=50ms",
-        restart_after="2s",
+        restart_after="1s",
         patience_s=5.0,
     ),
     "leaves-the-round": Defect(
