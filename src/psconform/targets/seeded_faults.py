@@ -99,7 +99,7 @@ FAULTY: dict[str, Defect] = {
         ASYNC,
         workers=2,
         ps=2,
-        steps=120,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
+        steps=80,  # or on a busy machine the others are done before the first checkpoint: nothing is half in then
         kill=("ps:0@checkpointing",),
         slow="worker:1=50ms",
         checkpoint_every=10,
