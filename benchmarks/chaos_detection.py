@@ -43,7 +43,7 @@ from psconform.targets.defects import DEFECTS
 
 STORE = Path(__file__).parent / ".detection" / "chaos.jsonl"
 TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3
-PATIENCE_S = 5.0
+PATIENCE_S = 6.0
 """A hang is noticed after so long; whatever takes longer than this to go on again is none in 20 s."""
 STEPS, CHECKPOINT_EVERY = 60, 10
 LEAST_PS, LEAST_WORKERS = 1, 2

@@ -119,7 +119,7 @@ def test_who_resumes_again_and_again_and_is_refused_was_not_taken_back(tmp_path)
         story.probes[1].resume(step + 1)
     judged = story.ends()
     assert violated(judged) == {"M2"}, explain(judged)
-    assert "worker:1 was back at step 4, and the 36 rounds from there on went on without it" in witness(judged, "M2")[0]
+    assert "worker:1 was back at step 4, and 36 rounds from step 4 on went on without it" in witness(judged, "M2")[0]
 
 
 def test_who_is_killed_for_good_once_back_is_owed_nothing(tmp_path):
@@ -206,6 +206,16 @@ def test_a_round_that_went_on_without_a_slow_worker_waited_for_nobody(story):
     assert not violated(judged), explain(judged)
 
 
+def refused(story, until):
+    """worker:1 reads and pushes, and the rounds go on without it all the same."""
+    story.before_absence = lambda: None
+    for step in range(story.next_step(0), until):
+        story.read(1, step)
+        story.probes[1].push(step)
+        story.round(0)
+        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
+
+
 @pytest.fixture
 def out_for_good(tmp_path):
     """Dropped, then all is rolled back to where it was still there; it comes back, and is in no round any more."""
@@ -217,31 +227,98 @@ def out_for_good(tmp_path):
     story.lose_ps()
     story.restore("ckpt-2")
     story.back(1)
-    story.before_absence = lambda: None
-    for step in range(2, 40):
-        story.read(1, step)
-        story.probes[1].push(step)
-        story.round(0)
-        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
+    refused(story, 40)
     return story.ends()
 
 
 def test_that_it_was_waited_for_before_it_came_back_excuses_nothing(out_for_good):
     assert violated(out_for_good) == {"M2"}, explain(out_for_good)
-    assert "worker:1 was back at step 2, and the 38 rounds from" in witness(out_for_good, "M2")[0]
+    assert "worker:1 was back at step 2, and 38 rounds from step 2 on" in witness(out_for_good, "M2")[0]
 
 
 @pytest.mark.parametrize(
-    ("of", "status"),
+    ("kind", "of", "status"),
     [
-        *((of, "valid") for of in ("isolate worker:1", "worker:1", "ps:0", "isolate ps:0", "halves")),
-        *((of, "violated") for of in ("worker:0", "worker:0<->ps:0", "isolate worker:0")),
+        *(("stop", of, "valid") for of in ("isolate worker:1", "worker:1", "ps:0", "isolate ps:0", "halves")),
+        *(("stop", of, "violated") for of in ("worker:0", "worker:0<->ps:0", "isolate worker:0")),
+        *((kind, "ps:1", "violated") for kind in ("twice", "latency")),
     ],
 )
-def test_who_is_held_up_by_a_fault_once_back_need_not_be_in_a_round(out_for_good, of, status):
+def test_who_is_held_up_by_a_fault_once_back_need_not_be_in_a_round(out_for_good, kind, of, status):
     history = out_for_good.history
     came = next(mark.at for mark in history.marks if mark.kind == "resume" and str(mark.task) == "worker:1")
-    fault = Struck("stop", of, "5", "it is in state T", "it goes on", on_ns=came + 1, off_ns=came + 2)
+    last = history.absences[-1].at
+    fault = Struck(kind, of, "5", "seen", "healed", on_ns=came + 1, off_ns=last)
     assert leaves_as_declared(replace(history, faults=(*history.faults, fault))).status == status
-    over = replace(fault, on_ns=came - 2, off_ns=came - 1)
-    assert leaves_as_declared(replace(history, faults=(*history.faults, over))).status == "violated"
+    before = replace(fault, on_ns=came - 2, off_ns=came - 1)
+    assert leaves_as_declared(replace(history, faults=(*history.faults, before))).status == "violated"
+    soon = replace(fault, off_ns=came + 2)  # it reads after that
+    assert leaves_as_declared(replace(history, faults=(*history.faults, soon))).status == "violated"
+
+
+def test_a_rollback_at_the_end_excuses_nothing(tmp_path):
+    story = Waits(tmp_path / "run", steps=60)
+    story.rounds(2)
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    story.back(1)
+    refused(story, 50)
+    story.checkpoint("ckpt-50")
+    refused(story, 52)
+    story.lose_ps()
+    story.restore("ckpt-50")
+    story.probes[1].resume(50)
+    refused(story, 60)
+    judged = story.ends()
+    assert violated(judged) == {"M2"}, explain(judged)
+    assert "worker:1 was back at step 4, and 48 rounds from step 4 on" in witness(judged, "M2")[0]
+
+
+def test_who_comes_in_the_middle_of_the_wait_has_no_longer_than_others(tmp_path):
+    story = Waits(tmp_path / "run", steps=40)
+    story.rounds(2)
+    story.kill("worker:1")
+
+    def comes():
+        time.sleep(0.6 * T_S)
+        story.back(1)
+        time.sleep(0.6 * T_S)
+
+    story.before_absence = comes
+    story.round(0)
+    story.before_absence = lambda: None
+    story.rounds(37, 0)  # before its gradient is ready
+    judged = story.ends()
+    assert not violated(judged), explain(judged)
+
+
+def test_who_was_let_in_and_waited_for_once_more_was_taken_back(tmp_path):
+    story = Waits(tmp_path / "run", steps=40)
+    story.rounds(2)
+    story.kill("worker:1")
+    story.rounds(2, 0)
+    story.back(1)
+    story.rounds(8)
+    story.fault("stall", "isolate worker:1", did_ns=time.monotonic_ns())
+    story.round(0)
+    story.fault("stall", "isolate worker:1", on=False, evidence="bytes came", did_ns=time.monotonic_ns())
+    story.before_absence = lambda: None
+    story.rounds(27, 0)
+    judged = story.ends()
+    assert not violated(judged), explain(judged)
+
+
+def test_who_says_that_it_does_not_know_has_not_been_heard_of(story):
+    story.rounds(2)
+    story.checkpoint("ckpt-2")
+    story.read(1, 2)
+    story.probes[1].push(2)
+    story.round(0)
+    story.lose_ps()
+    story.restore("ckpt-2")
+    story.probes[1].ack(2, "unknown")  # its push came to an end with the epoch
+    story.kill("worker:1")
+    story.before_absence = lambda: None  # it is still out
+    story.rounds(10, 0)
+    judged = story.ends()
+    assert not violated(judged), explain(judged)

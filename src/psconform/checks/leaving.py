@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..history.model import Absence, History
+from ..history.model import OVER, Absence, History, Mark, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .witness import at_most
 
 EARLY = 0.9
 """Share of ``--drop-after`` below which a worker was not waited for: a clock is read a moment before or after."""
 TASK = re.compile(r"(?:ps|worker):\d+")
-RECONNECTS_S = 2.0
-"""So long after a fault has been healed a worker may still be on its way."""
+HARMLESS = (*OVER, "twice", "clock", "latency", "bandwidth", "slice")
+"""Kinds of faults that keep nobody away."""
+RECONNECTS_S = 6.0
+"""So long after a fault has been healed a worker may still be on its way: a call that is lost is given up after 5 s."""
 BEHIND = 20
 """Rounds within which a worker that is back takes part again; the one that is open when it comes may go by."""
 
@@ -91,14 +93,15 @@ def _still_away(history: History, last: Absence, absence: Absence) -> bool:
     """Nobody has heard of the worker since; after a rollback the job comes to the same steps again."""
     if last.epoch == absence.epoch:
         return absence.step in (last.step, last.step + 1)
-    heard = [worker.pushes.answered for worker in history.workers if worker.index == absence.worker]
+    heard = [worker.acked_ns for worker in history.workers if worker.index == absence.worker]
     return absence.step <= last.step + 1 and not any(((at > last.at) & (at < absence.at)).any() for at in heard)
 
 
 def _waited_since(history: History, absence: Absence) -> int | None:
     """When the first of the others pushed that step, in that epoch.
 
-    Of a push only the first attempt is known: if that was before a rollback, it was after its read since.
+    Not later than that: of a push only the first attempt is known, which may have been before a rollback; then it was
+    after its read in that epoch, if it has recorded one.
     """
     pushed = []
     for worker in history.workers:
@@ -149,35 +152,68 @@ def _not_taken_back(history: History) -> Iterator[str]:
     if history.layout.update != "sync" or not history.layout.drop_after:
         return
     for worker in history.workers:
-        away = [absence for absence in history.absences if absence.worker == worker.index]
         resumed = [mark for mark in history.marks if mark.kind == "resume" and str(mark.task) == str(worker)]
-        if not away or not resumed or any(str(task) == str(worker) for task in history.left):
+        if not resumed or any(str(task) == str(worker) for task in history.left):
             continue
-        life, epoch = max((mark.life, mark.epoch) for mark in resumed)  # those before were ended, or rolled back
-        came = next(mark for mark in resumed if (mark.life, mark.epoch) == (life, epoch))
-        back, end, held_until = came.step, int(history.due[worker.index]), _held_until(history, str(worker), came.at)
-        if held_until > came.at:  # by a fault, which is nobody's doing
-            back = min((absence.step for absence in away if absence.at >= held_until), default=end)
-        again = any(absence.step >= back and _was_waited_for(history, absence, from_ns=came.at) for absence in away)
-        if back <= end - BEHIND and history.excused[worker.index, back:end].all() and not again:
-            yield f"{worker} was back at step {back}, and the {end - back} rounds from there on went on without it"
+        life = max(mark.life for mark in resumed)  # those before were ended, and owed no more
+        came = min((mark for mark in resumed if mark.life == life), key=lambda mark: mark.at)
+        since = max(came.at, int(worker.acked_ns.max(initial=0)))
+        held = list(_held(history, worker, came.at, shown=[mark.at for mark in resumed]))
+        for row in _rows(history, worker, came, since):
+            if any(_was_waited_for(history, absence) for absence in row):
+                continue  # it had been let in
+            rounds = max(_in_a_row(row, held), default=0)
+            if rounds >= BEHIND:
+                yield (
+                    f"{worker} was back at step {came.step}, and {rounds} rounds from step {row[0].step} on "
+                    "went on without it"
+                )
+                break
 
 
-def _held_until(history: History, worker: str, came: int) -> int:
-    """Until when a fault that began or ended after it came may have kept a worker away: its own, of a ps, of all."""
-    ends = [came]
+def _rows(history: History, worker: Worker, came: Mark, since: int) -> Iterator[list[Absence]]:
+    """Absences of one epoch, of a worker that is in no round any more."""
+    away = [
+        absence
+        for absence in history.absences
+        if absence.worker == worker.index
+        and absence.at > since
+        and (absence.epoch > came.epoch or absence.step >= came.step)
+    ]
+    for epoch in sorted({absence.epoch for absence in away}):
+        yield [absence for absence in away if absence.epoch == epoch]
+
+
+def _in_a_row(row: list[Absence], held: list[tuple[int, float]]) -> Iterator[int]:
+    """How many rounds there were between two moments in which the worker was held up."""
+    steps: set[int] = set()
+    for absence in row:
+        if any(begin <= absence.at <= end for begin, end in held):
+            steps.clear()
+        else:
+            steps.add(absence.step)
+            yield len(steps)
+
+
+def _held(history: History, worker: Worker, came: int, *, shown: list[int]) -> Iterator[tuple[int, float]]:
+    """From when until when a fault may have kept a worker away that had come: its own, of a ps, of everybody.
+
+    It is on its way for a while once that is healed, until it shows itself by a read or a resumption.
+    """
+    alive = np.sort(np.concatenate([worker.reads.at, np.array(shown, np.int64)]))
     for fault in history.faults:
         struck = TASK.findall(fault.of)
-        others = worker not in struck and any(task.startswith("worker:") for task in struck)
-        if not others and fault.off_ns > came:
-            ends.append(fault.off_ns + int(RECONNECTS_S * 1e9))
-    return max(ends)
+        others = str(worker) not in struck and any(task.startswith("worker:") for task in struck)
+        if others or fault.kind in HARMLESS or fault.file or (fault.healed and fault.off_ns <= came):
+            continue
+        until = fault.off_ns + RECONNECTS_S * 1e9 if fault.healed else np.inf
+        later = alive[alive > fault.off_ns] if fault.healed else alive[:0]
+        yield fault.on_ns, min(until, float(later[0])) if later.size else until
 
 
-def _was_waited_for(history: History, absence: Absence, *, from_ns: int) -> bool:
-    """As long as declared, from then on: so it had been let in."""
+def _was_waited_for(history: History, absence: Absence) -> bool:
     since = _waited_since(history, absence)
-    return since is not None and (absence.at - max(since, from_ns)) / 1e9 >= EARLY * history.layout.drop_after
+    return since is not None and (absence.at - since) / 1e9 >= EARLY * history.layout.drop_after
 
 
 def _held_up(history: History) -> Iterator[str]:

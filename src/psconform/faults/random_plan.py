@@ -26,11 +26,11 @@ EVERY = 14
 LONGEST_STEPS, LONGEST_S = 10, 0.6
 OUTLASTS_S, LONG = (2.2, 2.5), 0.8
 """Of stalls and stops a share lasts so long, and some workers that end are away for so long: what is wrong with a
-deadline shows only after it."""
+deadline shows only after it. Where the layout has a deadline of its own, it is that one that they outlast."""
 HOLDS_A_PUSH = 0.85
 """The share of stalls that begin when a worker whose link it is comes to a push of its own: that push waits for the end
 of it, surely."""
-AWAY, RETURNS_S, LONGEST_AFTER_S = (0.1, 1.0), (0.4, 0.9), 3.0
+AWAY, RETURNS_S, LONGEST_AFTER_S = (0.1, 0.97), (0.4, 0.9), 3.0
 """The share of workers that are away for long, where all wait for them and where the job goes on without them; there
 it is so long after that, if that is soon. They leave sooner than others: they must have something to come back to."""
 UNTIL, ELSEWHERE = 0.3, 0.3
@@ -48,7 +48,7 @@ comes after what."""
 LOOP = "crash-loop"
 TWICE, SHOWS = "twice", 10
 """What goes wrong with a second process, or with a push that is held back, is undone if a ps is lost within so many
-steps."""
+steps, where it is known when that is; fewer in a short job."""
 DOUBLED = 0.9
 """The share of plans in which there surely is a second process, though nobody may be left then who is just away."""
 KEEPS = ("late", "throttle", TWICE)
@@ -125,10 +125,11 @@ def draw(
     faults: list[Fault] = []
     usual = max(LEAST, min(MOST - 1, steps // EVERY))
     for number in range(generator.randint(least or usual, most or usual + 1)):
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            shows = min(SHOWS, steps // 6) if attempt < ATTEMPTS // 2 else 0  # rather undone than missing
             fault = deal.fault(sorts[number % len(sorts)])
             pairs = ((one, other) for before in faults for one, other in ((fault, before), (before, fault)))
-            if not any(_clash(one, other, layout=layout) for one, other in pairs):
+            if not any(_clash(one, other, layout=layout, shows=shows) for one, other in pairs):
                 faults.append(fault)
                 break
     return tuple(faults)
@@ -189,7 +190,7 @@ def _room(sort: _Sort, layout: Layout, *, doubled: bool) -> tuple[bool, ...]:
     return tuple(not yes for yes in firsts)
 
 
-def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
+def _clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it.
 
     Or a second process begins, or bytes are held back, where a rollback is near, which undoes it; or a worker is to be
@@ -199,9 +200,12 @@ def _clash(fault: Fault, other: Fault, *, layout: Layout) -> bool:
     if fault.task is not None and fault.task == other.task:
         return True
     undone = fault.kind == TWICE or KINDS[fault.kind].evidence == HELD
-    if undone and KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
+    if undone and shows and KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
         begins, lost = fault.when.step, other.when.step
-        return begins is not None and lost is not None and begins - APART < lost < begins + SHOWS
+        if begins is None or lost is None:
+            return False  # nobody knows when
+        over = fault.until.step if fault.until and fault.until.step is not None else begins
+        return (other.kind == LOOP or begins - APART < lost) and lost < over + shows
     if _skips(layout) and _ends_worker(fault.kind, fault.task) and other.kind not in KEEPS:
         leaves, strikes = fault.when.step, other.when.step
         if leaves is not None and strikes is not None and abs(strikes - leaves) < APART:
@@ -278,8 +282,9 @@ class _Deal:
         generator = self.generator
         name = generator.choice(sort.names)
         task = self._whom(sort.tasks, ends=KINDS[name].restarts)
-        long_away = _ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
-        if long_away and self.layout.drop_after:
+        drops = 0 < self.layout.drop_after <= LONGEST_AFTER_S
+        long_away = _ends_worker(name, task) and generator.random() < AWAY[drops]
+        if long_away and drops:
             name = generator.choice([one for one in sort.names if one != LOOP] or [name])
         kind = KINDS[name]
         if name == "late":
@@ -289,7 +294,7 @@ class _Deal:
         if kind.restarts:
             long = long_away and name != LOOP
             said["restart_after_s"] = self._away() if long else generator.choice(RESTARTS_S)
-            if long and self.layout.drop_after and when.step is not None:
+            if long and drops and when.step is not None:
                 said["when"] = replace(when, step=generator.randrange(self.steps // 4, max(1, self.steps // 2)))
         if kind.lasts:
             step = self.steps if when.step is None else when.step
@@ -353,7 +358,8 @@ class _Deal:
         last = steps // 2 if early else steps * 3 // 4
         step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]
-        if of_steps and task.job == "worker" and generator.random() < WITHIN_A_STEP:
+        waited_for = not _skips(self.layout) or str(task) == self.pace
+        if of_steps and task.job == "worker" and waited_for and generator.random() < WITHIN_A_STEP:
             return When(generator.choice(of_steps), step)
         if said and generator.random() < AT_A_PHASE:
             return When(generator.choice(said))
