@@ -283,7 +283,7 @@ class _Deal:
         name = generator.choice(sort.names)
         task = self._whom(sort.tasks, ends=KINDS[name].restarts)
         drops = 0 < self.layout.drop_after <= LONGEST_AFTER_S
-        long_away = _ends_worker(name, task) and generator.random() < AWAY[drops]
+        long_away = _ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
         if long_away and drops:
             name = generator.choice([one for one in sort.names if one != LOOP] or [name])
         kind = KINDS[name]
