@@ -49,6 +49,18 @@ def lost(story, step):
         story.probes[worker].ack(step, "ok", [sum(applied) for applied in story.applied])
 
 
+def refused(story, until, *, resumes=False):
+    """worker:1 reads and pushes, and the rounds go on without it all the same."""
+    story.before_absence = lambda: None
+    for step in range(story.next_step(0), until):
+        story.read(1, step)
+        story.probes[1].push(step)
+        story.round(0)
+        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
+        if resumes:
+            story.probes[1].resume(step + 1)
+
+
 def test_who_was_waited_for_may_be_gone_on_without(story):
     story.rounds(2)
     story.kill("worker:1")
@@ -110,13 +122,7 @@ def test_who_resumes_again_and_again_and_is_refused_was_not_taken_back(tmp_path)
     story.kill("worker:1")
     story.rounds(2, 0)
     story.back(1)
-    story.before_absence = lambda: None
-    for step in range(4, 40):
-        story.read(1, step)
-        story.probes[1].push(step)
-        story.round(0)
-        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
-        story.probes[1].resume(step + 1)
+    refused(story, 40, resumes=True)
     judged = story.ends()
     assert violated(judged) == {"M2"}, explain(judged)
     assert "worker:1 was back at step 4, and 36 rounds from step 4 on went on without it" in witness(judged, "M2")[0]
@@ -204,16 +210,6 @@ def test_a_round_that_went_on_without_a_slow_worker_waited_for_nobody(story):
     judged = story.ends()
     assert waits_for_slowest(judged.history).status == "valid", explain(judged)
     assert not violated(judged), explain(judged)
-
-
-def refused(story, until):
-    """worker:1 reads and pushes, and the rounds go on without it all the same."""
-    story.before_absence = lambda: None
-    for step in range(story.next_step(0), until):
-        story.read(1, step)
-        story.probes[1].push(step)
-        story.round(0)
-        story.probes[1].ack(step, "failed", [sum(applied) for applied in story.applied])
 
 
 @pytest.fixture

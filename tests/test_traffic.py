@@ -57,6 +57,15 @@ def test_nothing_is_read_of_connections_that_nobody_asked_about(server, monkeypa
     assert sum(map(len, told)) == 2
 
 
+def test_of_many_addresses_each_has_its_own(server):
+    address = "{}:{}".format(*server.getsockname())
+    many = [f"127.0.0.1:{port}" for port in range(1, 20)]
+    with dial(server, socket.AF_INET) as near, server.accept()[0]:
+        found = flows([*many, address])
+        assert list(found[address].open) == [near.getsockname()[1]]
+    assert all(found[other] == Flows() for other in many)
+
+
 def test_a_connection_that_the_other_end_has_closed_was_not_left(server):
     address = "{}:{}".format(*server.getsockname())
     with dial(server, socket.AF_INET) as near, server.accept()[0] as far:

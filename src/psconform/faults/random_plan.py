@@ -354,7 +354,7 @@ class _Deal:
         said = [phase for phase in said if phase not in UNSURE]
         # what is lost sooner is not worth a checkpoint; there is to be something left to go wrong after it, but nobody
         # knows how long a crash loop lasts: who waits for all others has little to be struck by then
-        early = task.job == "ps" and (ends and (self.pace or ends != LOOP))
+        early = task.job == "ps" and ends and (self.pace or ends != LOOP)
         last = steps // 2 if early else steps * 3 // 4
         step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]

@@ -24,7 +24,7 @@ MAPPED = "::ffff:"
 FAMILIES = socket.AF_INET, socket.AF_INET6
 """gRPC dials an IPv4 address from an IPv6 socket."""
 MANY = 16
-"""Ports from which on the kernel is asked for all connections at once: it goes through all of them each time."""
+"""For more ports than these the kernel is asked for all connections at once: it goes through all of them each time."""
 INFO = 1 << 1
 """INET_DIAG_INFO as a bit of ``idiag_ext``: bit n asks for attribute n + 1."""
 
@@ -57,8 +57,9 @@ def available() -> str:
 def flows(addresses: Iterable[str]) -> dict[str, Flows]:
     """Connections to these addresses, ``host:port`` (IPv4), by address; takes a millisecond for each.
 
-    The kernel is asked for one port at a time: of all connections of the machine there can be thousands that were
-    closed in the last minute, and to read those takes longer than many a fault lasts.
+    The kernel is asked for one port at a time, as long as there are not more than MANY: of all connections of the
+    machine there can be thousands that were closed in the last minute, and to read those takes longer than many a fault
+    lasts.
     """
     opened: dict[str, dict[int, Flow]] = {address: {} for address in addresses}
     left: dict[str, set[int]] = {address: set() for address in opened}

@@ -10,6 +10,7 @@ UNTIL = b"(most recent call first):\n"
 MOST = 4
 """Frames that are shown, the innermost."""
 PROBE = "/psconform/probe.py"
+"""How the path of the probe ends, whose own frames say nothing of the target."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
