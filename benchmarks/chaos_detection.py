@@ -51,8 +51,8 @@ LEAST_PS, LEAST_WORKERS = 1, 2
 KIND = re.compile(r'kind = "([^"]+)"')
 SEEDS = 1000
 """Seeds of one try: more than it has clusters."""
-SHRUNK = 1
-"""So many tries of each row are replayed and shrunk."""
+REPLAYED, SHRUNK = 2, 1
+"""So many tries of each row are replayed, and shrunk."""
 COME_BACK = 0.95
 
 
@@ -69,7 +69,12 @@ def cases_of(name: str, tries: int) -> list[Case]:
     return [Case(defect=name, update=update, seed=number, options=options) for number, update in enumerate(modes)]
 
 
-def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK) -> Result:
+def first_to_last(cases: list[Case]) -> list[Case]:
+    """A try of every defect, then the next of every; the first tries, which take longest (`shrunk`), at the end."""
+    return sorted(cases, key=lambda case: -case.seed)
+
+
+def run_try(case: Case, *, session: Session, folder: Path, replays: int = REPLAYED, shrinks: int = SHRUNK) -> Result:
     """Clusters until a guarantee is violated or the time is over; the folders of a try that is wrong are kept."""
     result: Result = {"defect": case.defect, "update": case.update, "seed": case.seed, "options": case.options}
     result |= {
@@ -99,8 +104,9 @@ def run_try(case: Case, *, session: Session, folder: Path, shrinks: int = SHRUNK
         result["undecided"] += run.exit_code == 2
         if run.exit_code == 1:
             result |= {"violated": sorted(run.violated), "faults": len(content["faults"]), "repeat": run.repeat}
-            if case.defect and case.seed < shrinks:
+            if case.defect and case.seed < replays:
                 result["replayed"] = replayed(place, session=session, scratch=folder / "replay")
+            if case.defect and case.seed < shrinks:
                 result["shrunk"] = shrunk(place, session=session, scratch=folder / "shrink")
             break
         shutil.rmtree(place)
@@ -185,7 +191,7 @@ def rows_of(results: list[Result]) -> list[Row]:
     """One row per defect, in the order of the registry, the healthy trainer last."""
     rows = []
     for name in (*names(), ""):
-        mine = tuple(result for result in results if result["defect"] == name)
+        mine = tuple(sorted((each for each in results if each["defect"] == name), key=lambda each: each["seed"]))
         modes = ", ".join(dict.fromkeys(result["update"] for result in mine))
         rows += [Row(name, modes, mine)] if mine else []
     return rows
@@ -244,8 +250,8 @@ def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
         f"defect on {LEAST_PS} ps and {LEAST_WORKERS} workers, or as many as it takes, the healthy trainer on the",
         "default layout; and with what a defect needs besides faults (a workload, an optimizer, `--drop-after`: see",
         "its entry). *Violated* are the guarantees in question, with the tries in which each was; *shrunk* is what",
-        f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults; the",
-        "same plan is run once more before that, as `psconform replay` does.",
+        f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults. Of",
+        f"each defect, the first {REPLAYED} are run once more with the same plan, as `psconform replay` does.",
         "Poisoned gradients, workers that run out of data and damaged checkpoints are no faults that are drawn: the",
         "defects that take one are counted in [detection.md](detection.md),",
         "[detection-recovery.md](detection-recovery.md) and [detection-network.md](detection-network.md). The rate is",
@@ -265,9 +271,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="DEFECT", choices=(*names(), "healthy"), help="this defect, or healthy")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no try after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
-    parser.add_argument(
-        "--shrink", type=int, default=SHRUNK, metavar="N", help=f"and replay so many of each (default {SHRUNK})"
-    )
+    parser.add_argument("--replay", type=int, default=REPLAYED, metavar="N", help=f"of each (default {REPLAYED})")
+    parser.add_argument("--shrink", type=int, default=SHRUNK, metavar="N", help=f"of each (default {SHRUNK})")
     parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/chaos-detection.md")
     options = parser.parse_args(arguments)
@@ -279,12 +284,12 @@ def main(arguments: list[str] | None = None) -> int:
     asked = [name for name in (*names(), "") if wanted in (None, name)]
     cases = [case for name in asked for case in cases_of(name, options.tries)][options.share]
     results = measure(
-        cases,
+        first_to_last(cases),
         store=options.store,
         code=stamp(),
         deadline=time.monotonic() + 60 * options.budget,
         console=Console(stderr=True, highlight=False, markup=False, soft_wrap=True),
-        run=partial(run_try, shrinks=options.shrink),
+        run=partial(run_try, replays=options.replay, shrinks=options.shrink),
         right=is_right,
         say=describe,
         at_a_time=options.share.step or 1,

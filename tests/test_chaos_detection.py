@@ -62,7 +62,7 @@ def test_every_case_can_be_planned_and_draws_its_faults(tmp_path):
 def test_what_is_found_is_counted_and_the_first_is_shrunk(cluster, capsys, tmp_path):
     page = tmp_path / "page.md"
     assert cluster.call(*TWO, "--write", str(page)) == 0
-    assert [(call["update"], call["seed"]) for call in cluster.calls] == [("sync", 0), ("async", chaos.SEEDS)]
+    assert [(call["update"], call["seed"]) for call in cluster.calls] == [("async", chaos.SEEDS), ("sync", 0)]
     for shown in (capsys.readouterr().out, page.read_text(encoding="utf-8")):
         assert "| `ack-from-cut` | sync, async | 2 of 2 | 22.4% | 3.0 | 3.0 | 1.0 | R1 2 | 2 |" in shown
     assert not list(cluster.store.parent.glob("runs/*"))
@@ -70,11 +70,23 @@ def test_what_is_found_is_counted_and_the_first_is_shrunk(cluster, capsys, tmp_p
     assert len(cluster.calls) == 2  # from the store
 
 
+def test_more_are_replayed_than_shrunk(cluster, capsys):
+    assert cluster.call("--only", "ack-from-cut", "--tries", "3") == 0
+    shown = capsys.readouterr().out
+    assert "the verdict came back in 2 of 2 runs" in shown
+    assert "R1 3 | 2 |" in shown
+
+
+def test_each_defect_has_its_turn_and_what_is_shrunk_comes_last():
+    cases = chaos.first_to_last([case for name in ("ack-early", "") for case in chaos.cases_of(name, 2)])
+    assert [(case.defect, case.seed) for case in cases] == [("ack-early", 1), ("", 1), ("ack-early", 0), ("", 0)]
+
+
 def test_what_does_not_come_back_is_told(cluster, capsys):
     cluster.back = False
     assert cluster.call(*TWO) == 1
     shown = capsys.readouterr().out
-    assert "the verdict came back in 0 of 1 runs" in shown
+    assert "the verdict came back in 0 of 2 runs" in shown
     assert "shrunk from 4 to 2 faults, did not come back" in shown
 
 
