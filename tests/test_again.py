@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from psconform import judge
-from psconform.errors import BadInput
+from psconform import cli_again, judge
+from psconform.errors import BadInput, PsconformError
+from psconform.faults.plan import load_plan
+from psconform.layout import Layout
+from psconform.runner import again
 from psconform.runner.again import changed, stored_plan
 from psconform.runner.plan import make_plan
 from psconform.runner.shrink import candidates, shrink
@@ -97,17 +102,93 @@ def test_a_defect_keeps_what_it_needs_to_show(tmp_path):
     assert all(smaller.workload.steps >= 40 for _, smaller in candidates(plan))
 
 
+@pytest.mark.parametrize("options", [{"drop_after": "2s"}, {"quorum": 2}])
+def test_a_layout_that_can_have_no_fewer_workers_keeps_them(tmp_path, options):
+    kill = {"kill": "worker:1@20"} if "drop_after" in options else {}
+    plan = make_plan(out=tmp_path, layout="ps=2,worker=2", steps=60, **options, **kill)
+    smaller = [plan for _, plan in candidates(plan)]
+    assert {plan.layout.workers for plan in smaller} == {2}
+    assert any(plan.layout.ps == 1 for plan in smaller)
+
+
+def test_what_cannot_be_run_is_not_taken_and_what_was_found_before_stays(plan):
+    told = []
+
+    def fails(smaller):
+        if len(smaller.faults) < 2:
+            raise PsconformError("ps:0 cannot be started")
+        return True
+
+    smallest = shrink(plan, fails, k=1, n=1, tell=told.append)
+    assert len(smallest.faults) == 2
+    assert "ps:0 cannot be started" in {tried.error for tried in told if not tried.taken}
+
+
+@pytest.fixture
+def shrinking(plan, tmp_path, monkeypatch):
+    """``psconform shrink`` of a run that is not there: ``fails`` says of a plan whether it fails."""
+    before = SimpleNamespace(exit_code=1, verdicts=(SimpleNamespace(guarantee="R6", status="violated"),))
+    fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before)
+    monkeypatch.setattr(cli_again, "judge_folder", lambda _: before)
+    monkeypatch.setattr(again, "stored_plan", lambda _, out: plan)
+    monkeypatch.setattr(again.Fails, "__call__", lambda self, plan: fake.fails(plan))
+    fake.call = lambda: cli_again.shrink(tmp_path, runs=2, failing=2, out=fake.out)
+    return fake
+
+
+def test_what_does_not_fail_again_is_not_shrunk(shrinking):
+    shrinking.fails = lambda plan: False
+    with pytest.raises(BadInput, match="failed again in 0 of 1 runs, which is too rarely to be shrunk"):
+        shrinking.call()
+    assert not shrinking.out.exists()
+
+
+def test_ctrl_c_keeps_the_smallest_plan_so_far(shrinking, capsys):
+    def fails(smaller):
+        if len(smaller.faults) < 2:
+            raise KeyboardInterrupt
+        return True
+
+    shrinking.fails = fails
+    with pytest.raises(KeyboardInterrupt):
+        shrinking.call()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "so far: 2 faults on" in said
+    assert f"--faults {shrinking.out}/faults.toml" in said
+    assert len(load_plan(shrinking.out / "faults.toml", layout=Layout(), steps=60)) == 2
+
+
+def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
+    codes = iter([0, 1, 0, 0])
+    violated = SimpleNamespace(guarantee="R6", status="violated")
+    before = SimpleNamespace(exit_code=1, verdicts=(violated,))
+    session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
+    monkeypatch.setattr(
+        again, "judge_folder", lambda _: SimpleNamespace(exit_code=next(codes), verdicts=before.verdicts)
+    )
+    assert again.run_until_it_fails(plan, before, session, times=2)
+    assert plan.out.exists()
+    plan.out.rmdir()
+    assert not again.run_until_it_fails(plan, before, session, times=2)
+    assert plan.out.exists(), "the last one"
+
+
 @pytest.mark.psconform
 def test_a_run_of_another_target_is_replayed(tmp_path):
     options = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "seed": 5, "patience_s": 33.0}
     run = judge(SOCKETS, **options, stop="worker:1@4..9", slow="worker:0=1ms", out=tmp_path / "run")
-    again = stored_plan(tmp_path / "run", out=tmp_path / "again")
-    assert again.repeat == run.repeat
+    plan = stored_plan(tmp_path / "run", out=tmp_path / "again")
+    assert plan.repeat == run.repeat
     done = psconform("replay", tmp_path / "run", "--times", 2, "--out", tmp_path / "again", "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["summary"] == "the verdict (valid) came back in 2 of 2 runs"
     assert (tmp_path / "again/0002/faults.toml").read_text() == (tmp_path / "run/faults.toml").read_text()
+    (tmp_path / "run/faults.toml").write_text("", encoding="utf-8")
+    other = psconform("replay", tmp_path / "run", "--out", tmp_path / "other")
+    assert other.returncode == 3
+    assert "faults.toml: is not what this run had: no faults. It had stop worker:1@4..9" in other.stderr
+    shutil.copy(tmp_path / "again/0001/faults.toml", tmp_path / "run/faults.toml")
     healthy = psconform("shrink", tmp_path / "run", "--out", tmp_path / "small")
     assert healthy.returncode == 3
     assert "violates nothing, so there is nothing to shrink" in healthy.stderr

@@ -18,7 +18,7 @@ from .runner import again
 from .runner.plan import Plan
 from .runner.series import run_series
 from .runner.session import Session
-from .runner.shrink import Try
+from .runner.shrink import Try, attempt
 from .runner.shrink import shrink as shrink_plan
 from .runner.verdicts import judge_folder, store
 from .terminal import Json, print_run, run_folder
@@ -56,9 +56,10 @@ def shrink(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Find a smaller plan that still fails: fewer faults, tasks, steps. It is run once more, and that run is kept.
+    """Find a smaller plan that still fails: fewer faults, tasks, steps. It is run until it fails, and that run is kept.
 
-    It fails if one of the guarantees is violated that the stored run violates. Exits as that last run.
+    It fails if one of the guarantees is violated that the stored run violates; what does not fail again so often as it
+    was, is not shrunk. Exits as the run that is kept. Ctrl-C keeps the smallest plan so far.
     """
     if not 1 <= failing <= runs <= 100:
         raise BadInput("--failing", f"must be between 1 and --runs ({runs}), and those at most 100", value=failing)
@@ -70,13 +71,27 @@ def shrink(
     console.print(f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}")
     with Session() as session, tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch:
         fails = again.Fails(before, session, Path(scratch))
+        smallest = plan
 
         def tell(tried: Try) -> None:
+            nonlocal smallest
+            smallest = tried.plan if tried.taken else smallest
             word = f"still fails, {_size(tried.plan)}" if tried.taken else "does not"
+            word = f"cannot be run: {tried.error}" if tried.error else word
             console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}")
 
-        smallest = shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
-        session.run(replace(smallest, out=kept))
+        try:
+            first = attempt("as it was", plan, fails, k=failing, n=runs)
+            if not first.taken:
+                problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"
+                hint = "Give more --runs, fewer --failing; psconform replay says how often its verdict comes back"
+                raise BadInput(str(folder), problem, hint=hint)
+            tell(first)
+            shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
+        except KeyboardInterrupt:
+            console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")
+            raise
+        failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
     judged = judge_folder(kept)
     store(judged)
     from .api import Run  # it imports more than a wrong folder needs
@@ -84,7 +99,8 @@ def shrink(
     result = Run(judged)
     print_run(result.as_dict(), result.text(), as_json=as_json)
     if not as_json:
-        sys.stdout.write(f"shrunk to {_size(smallest)} in {fails.runs} runs\n")
+        doubt = "" if failed else f"; it did not fail in the last {runs} runs, of which this is one"
+        sys.stdout.write(f"shrunk to {_size(smallest)} in {fails.runs} runs{doubt}\n")
     raise typer.Exit(judged.exit_code)
 
 

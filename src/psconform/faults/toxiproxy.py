@@ -111,7 +111,8 @@ class _Missing(PsconformError):
 
 def _patch(path: str, **options: Any) -> requests.Response:
     answer = requests.patch(f"http://{APIConsumer.host}:{APIConsumer.port}{path}", **options)
-    return validate_response(answer)
+    checked: requests.Response = validate_response(answer)
+    return checked
 
 
 def _proxy(said: Mapping[str, Any]) -> Proxy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,11 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         return plan
     if not (folder / FAULTS).is_file():
         raise BadInput(str(folder), f"had faults ({', '.join(manifest.faults)}), and has no {FAULTS}")
-    return _with(plan, load_plan(folder / FAULTS, layout=layout, steps=workload.steps))
+    faults = load_plan(folder / FAULTS, layout=layout, steps=workload.steps)
+    if (said := [f"{fault.kind} {fault}" for fault in faults]) != manifest.faults:
+        problem = f"is not what this run had: {', '.join(said) or 'no faults'}"
+        raise BadInput(str(folder / FAULTS), problem, hint=f"It had {', '.join(manifest.faults)}")
+    return _with(plan, faults)
 
 
 def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) -> Plan:
@@ -147,6 +152,25 @@ class Fails:
         self.session.run(dataclasses.replace(plan, out=folder))
         judged = judge_folder(folder)
         return same_verdict(self.before, judged.exit_code, violated_in(judged))
+
+
+def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: int) -> bool:
+    """Run a plan into its folder, so often at most; returns whether the run that is there fails as the stored one."""
+    for left in reversed(range(times)):
+        session.run(plan)
+        judged = judge_folder(plan.out)
+        if same_verdict(before, judged.exit_code, violated_in(judged)):
+            return True
+        if left:
+            shutil.rmtree(plan.out)
+    return False
+
+
+def keep(plan: Plan, folder: Path) -> str:
+    """Write the faults of a plan that was not run to a folder; returns the command that runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
+    return dataclasses.replace(plan, out=folder).repeat
 
 
 def replayed(folder: Path, *, times: int, out: Path) -> Replay:

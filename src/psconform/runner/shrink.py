@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, PsconformError
 from ..faults.fault import Fault
-from ..layout import Layout
 from .again import changed
 from .plan import Plan
 
@@ -22,13 +22,14 @@ LEAST_STEPS = 2
 
 @dataclass(frozen=True)
 class Try:
-    """A smaller plan and how often it failed."""
+    """A plan and how often it failed; ``error`` is why it could not be run."""
 
     what: str
     plan: Plan
     failed: int
     runs: int
     taken: bool
+    error: str = ""
 
 
 Fails = Callable[[Plan], bool]
@@ -51,7 +52,7 @@ def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], No
         for what, smaller in candidates(plan):
             if what in rejected:
                 continue
-            found = _try(what, smaller, fails, k=k, n=n)
+            found = _attempt(what, smaller, fails, k=k, n=n)
             tell(found)
             if found.taken:
                 plan, taken = smaller, True
@@ -60,13 +61,21 @@ def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], No
     return plan
 
 
-def _try(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
-    failed = 0
-    for run in range(1, n + 1):
+def attempt(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
+    """Run a plan until it has failed ``k`` times, or cannot come to that in ``n`` runs any more."""
+    failed = run = 0
+    while failed < k and failed + n - run >= k:
+        run += 1
         failed += fails(plan)
-        if failed == k or failed + n - run < k:
-            return Try(what, plan, failed, run, failed == k)
-    return Try(what, plan, failed, n, failed >= k)
+    return Try(what, plan, failed, run, failed == k)
+
+
+def _attempt(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
+    """A smaller plan that cannot be run fails otherwise, so it is not taken; what was found before it stays."""
+    try:
+        return attempt(what, plan, fails, k=k, n=n)
+    except PsconformError as error:
+        return Try(what, plan, 0, 1, False, " ".join(str(error).split()))
 
 
 def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -79,12 +88,10 @@ def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
         yield from _possible(f"without {name}", plan, faults=rest)
     for ps in dict.fromkeys((1, layout.ps - 1)):
         if 0 < ps < layout.ps:
-            smaller = dataclasses.replace(layout, ps=ps)
-            yield from _possible(f"on {smaller.text}", plan, layout=smaller)
+            yield from _possible(f"on ps={ps},worker={layout.workers}", plan, ps=ps)
     for workers in dict.fromkeys((1, 2, layout.workers - 1)):
         if 0 < workers < layout.workers:
-            smaller = dataclasses.replace(layout, workers=workers)
-            yield from _possible(f"on {smaller.text}", plan, layout=smaller)
+            yield from _possible(f"on ps={layout.ps},worker={workers}", plan, workers=workers)
     for fewer in dict.fromkeys((_last_step(faults) + 3, steps // 2, steps * 3 // 4)):
         if LEAST_STEPS <= fewer < steps:
             yield from _possible(f"{fewer} steps", plan, steps=fewer)
@@ -94,16 +101,17 @@ def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def _possible(
-    what: str, plan: Plan, *, layout: Layout | None = None, steps: int = 0, faults: tuple[Fault, ...] | None = None
+    what: str, plan: Plan, *, steps: int = 0, faults: tuple[Fault, ...] | None = None, **tasks: Any
 ) -> Iterator[tuple[str, Plan]]:
+    """``tasks``: fewer of a job, by the name of their number in the layout."""
     try:
         smaller = changed(
             plan,
-            layout=layout or plan.layout,
+            layout=dataclasses.replace(plan.layout, **tasks),
             steps=steps or plan.workload.steps,
             faults=plan.faults if faults is None else faults,
         )
-    except BadInput:  # a fault is of a task that would not be there, say
+    except BadInput:  # a fault is of a task that would not be there, or nobody could be dropped any more
         return
     yield what, smaller
 
