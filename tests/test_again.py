@@ -184,10 +184,11 @@ def test_a_run_of_another_target_is_replayed(tmp_path):
     said = json.loads(done.stdout)
     assert said["summary"] == "the verdict (valid) came back in 2 of 2 runs"
     assert (tmp_path / "again/0002/faults.toml").read_text() == (tmp_path / "run/faults.toml").read_text()
-    (tmp_path / "run/faults.toml").write_text("", encoding="utf-8")
+    plan = (tmp_path / "run/faults.toml").read_text()
+    (tmp_path / "run/faults.toml").write_text(plan.replace("4", "5"), encoding="utf-8")
     other = psconform("replay", tmp_path / "run", "--out", tmp_path / "other")
     assert other.returncode == 3
-    assert "faults.toml: is not what this run had: no faults. It had stop worker:1@4..9" in other.stderr
+    assert "faults.toml: is not what this run had: stop worker:1@5..9. It had stop worker:1@4..9" in other.stderr
     shutil.copy(tmp_path / "again/0001/faults.toml", tmp_path / "run/faults.toml")
     healthy = psconform("shrink", tmp_path / "run", "--out", tmp_path / "small")
     assert healthy.returncode == 3

@@ -94,7 +94,7 @@ def test_amounts_have_usual_values():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("fault = 3", "plan.toml: top level"),
+        ("fault = 3", "plan.toml: fault: must be a list: [[fault]] before each, got 3"),
         ("[[fault", "plan.toml: is not TOML"),
         ("[[faults]]", "plan.toml: top level: unknown field, got 'faults'; valid: fault (did you mean 'fault'?)"),
         (entry(kind="stal", links="halves", at=1), "fault 1: kind: unknown kind, got 'stal'; valid: kill, "),
@@ -171,6 +171,10 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not UTF-8"):
         load_plan(tmp_path / "bytes.toml", layout=LAYOUT, steps=STEPS)
+    for nothing in ("", "# later\n", "fault = []"):
+        (tmp_path / "empty.toml").write_text(nothing, encoding="utf-8")
+        with pytest.raises(BadInput, match="holds no fault"):
+            load_plan(tmp_path / "empty.toml", layout=LAYOUT, steps=STEPS)
 
 
 @given(layout=layouts, seed=st.integers(0, 10**6), steps=st.integers(1, 200))

@@ -78,6 +78,18 @@ def test_status_output_environment_and_directory(launcher, tmp_path):
     assert gone(pid)
 
 
+@pytest.mark.parametrize("given", ["", "example.org"])
+def test_no_proxy_is_asked_for_another_task(launcher, tmp_path, monkeypatch, given):
+    """gRPC asks that of http_proxy, also for 127.0.0.1."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", given)
+    script = "import os; print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
+    launcher.start(TASK, Command((sys.executable, "-c", script)), env={}, log=tmp_path / "a.log")
+    ends(launcher)
+    hosts = f"{given}," * bool(given) + "127.0.0.1,localhost"
+    assert whole(tmp_path / "a.log").split() == [hosts, hosts]
+
+
 def test_signal_ends_with_its_negative_number(launcher, tmp_path):
     launcher.start(TASK, SLEEP, env={}, log=tmp_path / "a.log")
     launcher.signal(TASK, signal.SIGUSR1)

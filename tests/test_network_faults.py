@@ -65,6 +65,16 @@ def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, k
 
 
 @pytest.mark.psconform
+def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, monkeypatch):
+    """gRPC would dial other tasks through it, and psconform its Toxiproxy."""
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    plan = write(kind="latency", links="worker:1->ps:0", at=5, until=15, ms=2)
+    run = judge(layout="ps=1,worker=2", steps=30, faults=plan, session=session, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+
+
+@pytest.mark.psconform
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update):
     """In async the other worker trains on meanwhile; in sync everybody waits, and the fault is healed for that."""

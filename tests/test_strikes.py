@@ -13,6 +13,8 @@ from psconform.faults.control import Control
 from psconform.faults.injectors import Ends, Stops
 from psconform.faults.plan import parse_plan
 from psconform.faults.short import parse_faults
+from psconform.history.build import _faults as faults_of
+from psconform.history.reader import read_events
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
 from psconform.probe import EventLog
@@ -145,7 +147,7 @@ def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_pa
     loop = replace(fault, kind="crash-loop", amounts=(("times", 3), ("lives_ms", 50)))
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
-        ends = Ends(loop, launcher)
+        ends = Ends(loop, launcher, done=lambda: False)
         strikes, deadline = Strikes({loop: ends}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
         (state,) = strikes._states
         while state.status != "striking":
@@ -159,6 +161,41 @@ def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_pa
         assert not strikes.killed(VICTIM, status)
     log.close()
     assert bool(strikes.missing()) is not (again and status == 0)
+
+
+@pytest.mark.parametrize(("status", "done", "struck"), [(-15, True, True), (3, False, True), (0, True, False)])
+def test_who_ends_only_once_all_is_done_has_not_heeded_sigterm(launcher, tmp_path, status, done, struck):
+    text = 'fault = [{kind = "term", task = "worker:1", at = 4, restart_after = "0s"}]'
+    (fault,) = parse_plan(text, place="plan", layout=Layout(ps=1, workers=2), steps=20)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control, arrive(control, "worker:1", 4):
+        ends = Ends(fault, launcher, done=lambda: done)
+        strikes, deadline = Strikes({fault: ends}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
+        while not strikes.pending:
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+        assert strikes.killed(VICTIM, status) is struck
+    log.close()
+    said = "was not healed when the run ended" if struck else "was not seen to take effect: worker:1 ended by itself"
+    assert [line.endswith(said) for line in strikes.missing()] == [True]
+
+
+def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tmp_path):
+    (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    both = [replace(fault, until=None, lasts_s=lasts_s) for lasts_s in (0.1, 0.4)]
+    injectors = {each: Slows(each, launcher) for each in both}
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        strikes, deadline = Strikes(injectors, control, log, restart=lambda _: None), time.monotonic() + LONG_S
+        for slows in injectors.values():
+            slows.passed = "5 bytes passed"
+        while strikes.pending or not all(hasattr(slows, "done") for slows in injectors.values()):
+            assert time.monotonic() < deadline
+            strikes.tick(heard_s=0.0)
+    log.close()
+    struck = faults_of(read_events(tmp_path / "psconform-0.jsonl", run="run", name="psconform:0"))
+    assert [fault.healed for fault in struck] == ["something passed"] * 2
+    assert struck[1].off_ns - struck[0].off_ns > 0.2e9
 
 
 class Answers:
@@ -180,7 +217,10 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Answers()
     with Control() as control, arrive(control, "worker:0", 4) as line:
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        strikes, deadline = Strikes({fault: Ends(fault, launcher)}, control, log, **options), time.monotonic() + LONG_S
+        strikes, deadline = (
+            Strikes({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options),
+            time.monotonic() + LONG_S,
+        )
         while not strikes.pending:
             assert time.monotonic() < deadline
             strikes.tick(heard_s=9.0)
@@ -213,7 +253,10 @@ def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeyp
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Late()
     with Control() as control, arrive(control, "worker:0", 4):
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        strikes, deadline = Strikes({fault: Ends(fault, launcher)}, control, log, **options), time.monotonic() + LONG_S
+        strikes, deadline = (
+            Strikes({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options),
+            time.monotonic() + LONG_S,
+        )
         (state,), answers.since = strikes._states, time.monotonic()
         while state.status in ("waiting", "sending"):
             assert time.monotonic() < deadline

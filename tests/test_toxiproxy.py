@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import http.server
-import io
 import os
-import platform
 import socket
-import tarfile
-import threading
+import time
 
 import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults import server
 from psconform.faults.links import HOUR_MS, Links
+from psconform.faults.network import Disturbs
 from psconform.faults.partitions import EVERYBODY
+from psconform.faults.plan import parse_plan
 from psconform.faults.toxiproxy import Toxiproxy
 from psconform.launchers.local import LocalLauncher
-from psconform.layout import Link, Task
+from psconform.layout import Layout, Link, Task
 from psconform.runner.network import SERVER, serve
 
 PS, WORKERS = Task("ps", 0), [Task("worker", 0), Task("worker", 1)]
@@ -156,6 +153,52 @@ def test_what_was_held_back_is_cut_off_by_what_began_meanwhile(pair):
         assert near.recv(100) == b"", "the answer came"
 
 
+def test_bytes_with_a_jitter_are_never_early(pair):
+    """It is drawn anew while they wait: only what comes on top of the least may be let go then."""
+    links, near, far = pair
+    text = 'fault = [{kind = "latency", links = "worker:1->ps:0", at = 1, until = 2, ms = 700, jitter_ms = 2}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    late = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    late.inject()
+    began = time.monotonic()
+    near.sendall(b"push")
+    far.setblocking(False)
+    while True:
+        late.evidence()  # now and then it is drawn
+        with contextlib.suppress(BlockingIOError):
+            assert far.recv(100) == b"push"
+            break
+        time.sleep(0.01)
+    assert time.monotonic() - began > 0.698
+    late.heal()
+    near.sendall(b"again")
+    assert heard(far, LONG_S) == b"again"
+    assert "came through" in late.healed() or late.healed() == ""
+
+
+@pytest.mark.parametrize("kind", ["cut", "reset"])
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_what_who_was_dialled_has_closed_is_not_taken_for_the_fault(pair, kind, by_itself):
+    links, near, far = pair
+    amounts = {"bytes": 10**9 if by_itself else 2} if kind == "cut" else {"after_ms": 60_000 if by_itself else 0}
+    amounts = "".join(f", {name} = {amount}" for name, amount in amounts.items())
+    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2{amounts}}}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes.inject()
+    if by_itself:
+        far.close()
+    else:
+        near.sendall(b"push")
+    near.settimeout(LONG_S)
+    with contextlib.suppress(ConnectionResetError):
+        assert near.recv(100) == b"", "it is over"
+    deadline = time.monotonic() + (SOON_S if by_itself else LONG_S)
+    while not (seen := strikes.evidence()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert seen == ("" if by_itself else "1 connection(s) ended")
+
+
 @pytest.mark.parametrize("name", ["delay", "toxic", "refuse"])
 def test_what_the_server_says_otherwise_is_not_as_told(pair, name):
     links, _, _ = pair
@@ -262,146 +305,6 @@ def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with LocalLauncher(preload=None) as launcher, pytest.raises(PsconformError, match="said last: toxiproxy-server"):
         serve(launcher, log=tmp_path / "toxiproxy.log")
-
-
-class TestWhereItComesFrom:
-    @pytest.fixture(autouse=True)
-    def nowhere(self, tmp_path, monkeypatch):
-        """No way is open."""
-        monkeypatch.delenv("TOXIPROXY_URL", raising=False)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-        (tmp_path / "bin").mkdir()
-
-    def program(self, path, text):
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-    def test_each_closed_way_says_why(self, toxiproxy):
-        search = server.set_up(releases="http://127.0.0.1:9")
-        assert search.found is None
-        assert dict(search.closed).keys() == {"TOXIPROXY_URL", "PATH", "cache", "go install", "docker", "download"}
-        assert "there is no Go" in search.why_not
-        assert "there is no docker" in search.why_not
-        assert "Connection refused" in search.why_not
-
-    def test_one_that_runs_comes_first(self, toxiproxy, monkeypatch, tmp_path):
-        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
-        monkeypatch.setenv("TOXIPROXY_URL", toxiproxy.url + "/")
-        found = server.find().found
-        assert (found.how, found.version, found.url) == ("TOXIPROXY_URL", server.VERSION, toxiproxy.url)
-
-    @pytest.mark.parametrize(
-        ("url", "why"),
-        [
-            ("http://127.0.0.1:9", "nothing answers"),
-            ("127.0.0.1:8474", "must be http://HOST:PORT"),
-            ("http://127.0.0.1:port", "must be http://HOST:PORT"),
-            ("http://example.com:8474", "another machine"),
-        ],
-    )
-    def test_an_address_where_none_runs_is_no_reason_to_take_another(self, monkeypatch, tmp_path, url, why):
-        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
-        monkeypatch.setenv("TOXIPROXY_URL", url)
-        for search in (server.find(), server.set_up()):
-            assert search.found is None
-            assert why in search.why_not
-        with pytest.raises(PsconformError, match=why):
-            server.need()
-
-    @pytest.mark.parametrize(("said", "taken"), [("2.12.0", True), ("2.13.1", True), ("git", True), ("2.9.0", False)])
-    def test_one_that_is_too_old_is_passed_over(self, tmp_path, said, taken):
-        self.program(tmp_path / "bin" / "toxiproxy-server", f"echo toxiproxy-server version {said}")
-        search = server.find()
-        assert (search.found is not None) == taken
-        assert taken or "2.9.0 is older than" in dict(search.closed)["PATH"]
-
-    def test_one_that_does_not_run_is_passed_over(self, tmp_path):
-        self.program(tmp_path / "bin" / "toxiproxy-server", "echo broken >&2; exit 1")
-        assert "failed: broken" in dict(server.find().closed)["PATH"]
-
-    def test_one_that_go_builds_is_kept(self, tmp_path, monkeypatch, caplog):
-        build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$GOBIN/server"'
-        self.program(tmp_path / "bin" / "go", build)
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-        left = server.cache() / "new-of-one-that-was-killed"
-        left.mkdir(parents=True)
-        assert server.set_up().found.how == "go install"
-        assert f"Toxiproxy {server.VERSION} is being built with go install" in caplog.text  # it takes a minute
-        assert server.set_up().found.how == server.find().found.how == "cache"
-        assert server.PACKAGE in (tmp_path / "log").read_text()
-        assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
-
-    @pytest.mark.parametrize("copies", [True, False])
-    def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(self, tmp_path, monkeypatch, copies):
-        program = f'printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$3"' if copies else "echo no space >&2; exit 1"
-        script = f'echo "$1 $2" >> {tmp_path}/log; case $1 in rm) exit 0;; cp) {program};; esac'
-        self.program(tmp_path / "bin" / "docker", script)
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-        self.program(tmp_path / "bin" / "go", "exit 1")
-        search = server.set_up(releases="http://127.0.0.1:9")
-        if copies:
-            assert search.found.how == "docker"
-        else:
-            assert dict(search.closed)["docker"] == "docker cp failed: no space"
-        said = (tmp_path / "log").read_text().splitlines()
-        assert [line.split()[0] for line in said] == ["rm", "create", "cp", "rm"]
-
-    def test_a_release_is_taken_if_it_is_what_it_was(self, tmp_path, monkeypatch):
-        data = archive(f"#!/bin/sh\necho {server.VERSION}\n")
-        name = f"linux_{ {'x86_64': 'amd64', 'aarch64': 'arm64'}[platform.machine()] }"
-        with serving(data) as url:
-            search = server.set_up(releases=url)
-            assert search.found is None
-            assert "is not what it was" in dict(search.closed)["download"]
-            monkeypatch.setitem(server.SHA256, name, hashlib.sha256(data).hexdigest())
-            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-            self.program(tmp_path / "bin" / "go", "exit 1")
-            self.program(tmp_path / "bin" / "docker", "exit 1")
-            assert server.set_up(releases=url).found.how == "download"
-        assert server.find().found.how == "cache"
-
-    def test_without_one_the_error_says_how_to_get_it(self, monkeypatch):
-        monkeypatch.setattr(server, "RELEASES", "http://127.0.0.1:9")
-        with pytest.raises(PsconformError, match=r"network faults need Toxiproxy.*there is no Go.*Install Go"):
-            server.need()
-
-    def test_what_is_no_toxiproxy_or_too_old_is_refused(self, monkeypatch):
-        said = dict.fromkeys([b"<html>", b"[]", b'{"name": "x"}', b"2.12.0"], "is no Toxiproxy")
-        for data, why in {**said, b'{"version": "2.4.0"}': "2.4.0 is older"}.items():
-            with serving(data) as url:
-                monkeypatch.setenv("TOXIPROXY_URL", url)
-                assert why in server.find().why_not
-
-
-def archive(text):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        entry = tarfile.TarInfo("toxiproxy-server")
-        entry.size = len(text)
-        tar.addfile(entry, io.BytesIO(text.encode()))
-    return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def serving(data):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{web.server_port}"
-        finally:
-            web.shutdown()
-            thread.join()
 
 
 @pytest.mark.parametrize("text", ["worker:1", "worker:1->", "->ps:0", "worker->ps:0", "ps:0->ps:0"])

@@ -7,7 +7,7 @@ import socket
 import pytest
 from pyroute2 import DiagSocket
 
-from psconform.faults.traffic import Flow, Flows, Meter, accepted, available, flows
+from psconform.faults.traffic import Flow, Flows, Meter, accepted, available, closed, flows
 
 
 @pytest.fixture
@@ -39,6 +39,17 @@ def test_bytes_of_open_connections_to_an_address(server, family):
         near.close()
         assert far.recv(1) == b""
         assert flows([address]) == {address: Flows({}, frozenset([port]))}, "who dialled has closed it"
+
+
+def test_what_the_listener_has_closed_first(server):
+    address = "{}:{}".format(*server.getsockname())
+    with dial(server, socket.AF_INET) as near, server.accept()[0] as far, dial(server, socket.AF_INET6) as other:
+        port = near.getsockname()[1]
+        other.close()
+        assert closed(address) == frozenset(), "who dialled has closed it"
+        far.close()
+        assert near.recv(1) == b""
+        assert closed(address) == {port}
 
 
 def test_nothing_is_read_of_connections_that_nobody_asked_about(server, monkeypatch):

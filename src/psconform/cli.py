@@ -111,8 +111,8 @@ def run(
         typer.Option(metavar="TASK@STEP", help="A gradient full of NaN, or of Inf: worker:1@20, worker:1@20=inf."),
     ] = None,
     faults: Annotated[
-        str, typer.Option(metavar="FILE", help="A fault plan: a file, or random, or random:KIND,KIND.")
-    ] = "",
+        list[str] | None, typer.Option(metavar="FILE", help="A fault plan: a file, or random, or random:KIND,KIND.")
+    ] = None,
     restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = RESTART_AFTER,
     checkpoint_every: Annotated[
         str | None,
@@ -168,7 +168,7 @@ def run(
         "kill": kill or (),
         "stop": stop or (),
         "poison": poison or (),
-        "faults": faults,
+        "faults": _plan(faults),
         "restart_after": restart_after,
         "checkpoint_every": checkpoint_every,
         "patience_s": patience,
@@ -185,6 +185,14 @@ def run(
         judged = run_plan(plan, session=session, notify=notify)
     print_run(judged.as_dict(), judged.text(), as_json=as_json)
     raise typer.Exit(judged.exit_code)
+
+
+def _plan(given: list[str] | None) -> str:
+    """A list, so that a second one does not take the place of the first; and one that is empty is no plan."""
+    if given and (len(given) > 1 or not given[0].strip()):
+        hint = "Faults of several files go into one; without faults leave the option out"
+        raise BadInput("--faults", "must be given once, with a plan", value=" ".join(given), hint=hint)
+    return given[0] if given else ""
 
 
 def _run_series(series: Series, *, keep_valid: bool, as_json: bool) -> NoReturn:

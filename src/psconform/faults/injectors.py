@@ -96,9 +96,11 @@ class Ends(Injector):
 
     starts = True
 
-    def __init__(self, fault: Fault, processes: Processes) -> None:
+    def __init__(self, fault: Fault, processes: Processes, *, done: Callable[[], bool]) -> None:
+        """``done``: the task has nothing left to do, and may end by itself at any moment."""
         assert fault.task is not None
         self._task, self._number, self._processes = fault.task, SIGNALS[fault.kind], processes
+        self._done = done
         self._seen = ""
         amounts = dict(fault.amounts)
         self._left, self._lives_s = amounts.get("times", 1), amounts.get("lives_ms", 0) / 1000
@@ -117,9 +119,10 @@ class Ends(Injector):
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status, negative for a signal; returns whether that was the fault.
 
-        Who is asked to end may do so with any status; SIGKILL leaves no choice.
+        Who is asked to end may do so with any status, but one who does it only once all is done has not heeded it;
+        SIGKILL leaves no choice.
         """
-        if self._number == signal.SIGKILL and status != -signal.SIGKILL:
+        if status != -self._number and (self._number == signal.SIGKILL or self._done()):
             return False
         how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
         self._seen = f"the process ended {how}"

@@ -119,6 +119,12 @@ class Links:
                 self.server.add(proxy, f"{name}-{stream}", kind, stream, **attributes)
                 self._added.append((f"{name}-{stream}", (proxy, stream)))
 
+    def change(self, name: str, links: Iterable[Link], **attributes: int) -> None:
+        """Change what ``add`` has added; if it delays, what waits in it is let go."""
+        for link in links:
+            for proxy, stream in self.streams(link):
+                self.server.change(proxy, f"{name}-{stream}", **attributes)
+
     def remove(self, name: str, links: Iterable[Link]) -> None:
         """Remove what ``add`` has added."""
         for link in links:

@@ -12,7 +12,7 @@ from .injectors import Injector, Life
 from .kinds import ENDED, ENDING, KINDS, PASSED
 from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
-from .traffic import Flows, Meter, flows
+from .traffic import Flows, Meter, closed, flows
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
@@ -39,6 +39,7 @@ class Disturbs(Injector):
         self._back: dict[Link, Meter] = {}  # on what the destination has dialled
         self._lives: dict[Link, tuple[int | None, int | None]] = {}
         self._struck: dict[Link, tuple[int | None, int | None]] = {}
+        self._closed: dict[Task, frozenset[int]] = {}  # by who was dialled, the connections that it has closed
         self._looks = 0
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
@@ -54,7 +55,9 @@ class Disturbs(Injector):
         if fault.kind == "stall":
             links.delay(self._name, self._of, HOUR_MS)
         elif fault.kind == "latency":
-            links.delay(self._name, self._of, self._latency())
+            links.delay(self._name, self._of, self._least)
+            if self._spread:
+                links.add(self._name, "latency", self._of, latency=self._more())
         elif fault.kind == "refuse":
             links.refuse(self._name, self._of)
         else:
@@ -66,8 +69,8 @@ class Disturbs(Injector):
 
     def evidence(self) -> str:
         self._looks += 1
-        if self._amounts.get("jitter_ms") and self._looks % JITTER_LOOKS == 0:
-            self._links.delay(self._name, self._of, self._latency())
+        if self._spread and self._looks % JITTER_LOOKS == 0:
+            self._links.change(self._name, self._of, latency=self._more())
         self._seen = self._seen or self._effect()
         return self._seen
 
@@ -88,9 +91,16 @@ class Disturbs(Injector):
             self._count_from_now()
             self._doubt = ""
             return ""
-        ended = sum(meter.ended for meter in self._meters(only_out=self._fault.kind == "refuse"))
+        ended = max(0, self._ended_by_no_dialler() - self._closed_by_listeners())
         told, self._doubt = self._doubt, f"{ended} connection(s) ended" if ended else ""
         return self._doubt if told else ""
+
+    def _ended_by_no_dialler(self) -> int:
+        return sum(meter.ended for meter in self._meters(only_out=self._fault.kind == "refuse"))
+
+    def _closed_by_listeners(self) -> int:
+        """Connections that who was dialled has closed by itself; the proxy only passes that on."""
+        return sum(len(closed(self._links.addresses[task]) - before) for task, before in self._closed.items())
 
     def heal(self) -> None:
         self._silence = self._nothing_came()
@@ -99,9 +109,9 @@ class Disturbs(Injector):
         self._count_from_now()  # what was held back may have come, and its connection be over, before the next look
         if fault.kind in ("stall", "latency"):
             links.undelay(self._name, self._of)
-        elif fault.kind == "refuse":
+        if fault.kind == "refuse":
             links.refuse(self._name, self._of, on=False)
-        else:
+        elif fault.kind != "stall" and (fault.kind != "latency" or self._spread):
             links.remove(self._name, self._of)
 
     def healed(self) -> str:
@@ -135,9 +145,19 @@ class Disturbs(Injector):
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._of) else ""
 
-    def _latency(self) -> int:
-        spread = self._amounts.get("jitter_ms", 0)
-        return max(0, self._amounts["ms"] + (self._jitter.randint(-spread, spread) if spread else 0))
+    @property
+    def _spread(self) -> int:
+        return self._amounts.get("jitter_ms", 0)
+
+    @property
+    def _least(self) -> int:
+        """What each byte is late at least: that is never told anew, for whoever waits then would be let go."""
+        return max(0, self._amounts["ms"] - self._spread)
+
+    def _more(self) -> int:
+        """What it is late beyond that, in a toxic of its own, drawn anew now and then."""
+        drawn = self._jitter.randint(-self._spread, self._spread)
+        return max(0, self._amounts["ms"] + drawn) - self._least
 
     def _dialled(self) -> list[tuple[dict[Link, Meter], Link, str]]:
         """What the source of each link dials, and what the destination dials."""
@@ -163,6 +183,9 @@ class Disturbs(Injector):
         now = self._flows()
         for meters, link, address in self._dialled():
             meters[link] = Meter.since(now[address])
+        if self._fault.kind in ENDING:
+            dialled = {link.destination if meters is self._out else link.source for meters, link, _ in self._dialled()}
+            self._closed = {task: closed(self._links.addresses[task]) for task in dialled}
         self._lives = {link: self._both(link) for link in self._of}
 
     def _look(self) -> None:

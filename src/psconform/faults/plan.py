@@ -60,7 +60,7 @@ def load_plan(path: Path, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
     """Read a plan file.
 
     Raises:
-        BadInput: it cannot be read, or an entry is wrong: names it, its value and the valid choices.
+        BadInput: it cannot be read, holds no fault, or an entry is wrong: names it, its value and the valid choices.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -68,7 +68,15 @@ def load_plan(path: Path, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
         why = error.strerror if isinstance(error, OSError) else str(error)
         why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else why
         raise BadInput("--faults", f"cannot be read ({why})", value=str(path)) from None
-    return parse_plan(text, place=str(path), layout=layout, steps=steps)
+    return given_plan(text, place=str(path), layout=layout, steps=steps)
+
+
+def given_plan(text: str, *, place: str, layout: Layout, steps: int) -> tuple[Fault, ...]:
+    """The faults of a plan's text, one at least; raises BadInput."""
+    faults = parse_plan(text, place=place, layout=layout, steps=steps)
+    if not faults:
+        raise BadInput(place, "holds no fault", hint="docs/faults.md shows a complete plan")
+    return faults
 
 
 def parse_plan(text: str, *, place: str, layout: Layout, steps: int) -> tuple[Fault, ...]:
@@ -247,6 +255,8 @@ def _bad_field(place: str, error: ValidationError) -> BadInput:
     first = error.errors()[0]
     location = first["loc"]
     entry = f"fault {int(location[1]) + 1}" if len(location) > 1 else "top level"
+    if location == ("fault",):
+        return BadInput(f"{place}: fault", "must be a list: [[fault]] before each", value=first["input"])
     name = str(location[2] if len(location) > 2 else location[-1])
     if first["type"] == "extra_forbidden":
         fields = [field.alias or key for key, field in _Entry.model_fields.items()] if len(location) > 1 else ["fault"]

@@ -22,6 +22,8 @@ from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 from ..errors import PsconformError
 
 CALL_S = 10.0
+NO_PROXY = {"http": ""}
+"""The server is on this machine; what a user has for HTTP leads elsewhere."""
 Stream = Literal["upstream", "downstream"]
 """upstream: from who dials to who listens; downstream: back."""
 _address = threading.Lock()  # the server's address is class state
@@ -43,7 +45,8 @@ class Toxiproxy:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 8474
+        host = parts.hostname or "127.0.0.1"
+        self._host, self._port = f"[{host}]" if ":" in host else host, parts.port or 8474
 
     def version(self) -> str:
         """What the server says of its version."""
@@ -92,7 +95,8 @@ class Toxiproxy:
             with _address:
                 APIConsumer.host, APIConsumer.port = self._host, self._port
                 call = getattr(APIConsumer, method, None) or _patch
-                options: dict[str, Any] = {"timeout": CALL_S} | ({} if said is None else {"json": said})
+                options: dict[str, Any] = {"timeout": CALL_S, "proxies": NO_PROXY}
+                options |= {} if said is None else {"json": said}
                 answer: requests.Response = call(path, **options)
         except NotFound as error:
             raise _Missing(f"{words}: {_text(error)}") from None

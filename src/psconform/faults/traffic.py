@@ -84,12 +84,23 @@ def flows(addresses: Iterable[str]) -> dict[str, Flows]:
 
 def accepted(address: str) -> int:
     """How many connections the listener at ``host:port`` (IPv4) has accepted, and neither end of them has closed."""
-    found = 0
+    return len(_at(address, ESTABLISHED))
+
+
+def closed(address: str) -> frozenset[int]:
+    """Connections that the listener at ``host:port`` (IPv4) has closed first, in the last minute, by the other port."""
+    return frozenset(_at(address, LEFT))
+
+
+def _at(address: str, states: int) -> list[int]:
+    """The other ports of connections of a listener that are in one of these states."""
+    found = []
     with DiagSocket() as diagnosis:
         diagnosis.bind()
         for family in FAMILIES:
-            for said in diagnosis.get_sock_stats(family=family, states=ESTABLISHED, extensions=0, sport=_port(address)):
-                found += f"{said['idiag_src'].removeprefix(MAPPED)}:{said['idiag_sport']}" == address
+            for said in diagnosis.get_sock_stats(family=family, states=states, extensions=0, sport=_port(address)):
+                if f"{said['idiag_src'].removeprefix(MAPPED)}:{said['idiag_sport']}" == address:
+                    found.append(said["idiag_dport"])
     return found
 
 

@@ -169,13 +169,15 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
     """Faults that took effect, with what became of them."""
     told = own.of(FaultEvent) if own is not None else []
     found: list[Struck] = []
+    last: dict[tuple[str, str, str, int | None], int] = {}  # of one that strikes again and again, the last
     for event in told:
-        same = [i for i, f in enumerate(found) if (f.kind, f.of, f.at) == (event.fault, event.of, event.at)]
+        which = event.fault, event.of, event.at, event.number
         when = event.did_ns or event.mono_ns
         if event.on:
+            last[which] = len(found)
             found.append(Struck(event.fault, event.of, event.at, event.evidence, "", file=event.file, on_ns=when))
-        elif same:  # of one that strikes again and again, the last
-            found[same[-1]] = replace(found[same[-1]], healed=event.evidence, off_ns=when)
+        elif which in last:
+            found[last[which]] = replace(found[last[which]], healed=event.evidence, off_ns=when)
     return tuple(found)
 
 

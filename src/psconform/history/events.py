@@ -194,6 +194,7 @@ class FaultEvent(Event, tag="fault", frozen=True):
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
     file: Annotated[str, Meta(description="name of the checkpoint file that it damaged; left out of other faults")] = ""
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
+    number: Annotated[Count | None, Meta(description="which of the faults that psconform strikes it is, from 0")] = None
 
 
 AnyEvent = (

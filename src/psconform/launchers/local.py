@@ -31,6 +31,8 @@ REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
 SHARED = Path("/dev/shm")
 """Where such files may lie."""
+HERE = "127.0.0.1,localhost"
+"""Hosts that no proxy is asked for."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class LocalLauncher:
         forked = self.warm and bool(command.entry) and not cold
         environment = {
             **os.environ,
+            **direct(os.environ),
             "TMPDIR": str(self.temporary),
             **dict(command.env),
             **env,
@@ -311,6 +314,13 @@ class LocalLauncher:
             self._running.clear()
             self._lost = True
             raise PsconformError("the keeper of the tasks ended, and with it all tasks")
+
+
+def direct(environ: Mapping[str, str]) -> dict[str, str]:
+    """What keeps a task from asking the HTTP proxy of its user for another task: gRPC would, on loopback, too."""
+    names = ("no_proxy", "NO_PROXY")
+    given = next((environ[name] for name in names if environ.get(name)), "")
+    return dict.fromkeys(names, ",".join(filter(None, (given, HERE))))
 
 
 def empty(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from ..faults.kinds import DISK, KINDS, NETWORK
 from ..faults.mount import Breaks, Disk
 from ..faults.second import Seconds, Twice
 from ..launchers.local import LocalLauncher
-from ..layout import Task
+from ..layout import Layout, Task
 from .folder import CHECKPOINTS
 from .plan import Plan
 
@@ -49,7 +51,7 @@ def injectors(
         elif of == DISK:
             found[fault] = _of_disk(fault, disk, folder / CHECKPOINTS, seed=plan.workload.seed)
         else:
-            found[fault] = _of_task(fault, launcher, seconds)
+            found[fault] = _of_task(fault, launcher, seconds, done=partial(_is_done, folder, plan.layout, fault.task))
     return found
 
 
@@ -72,7 +74,13 @@ def _of_disk(fault: Fault, disk: Disk | None, folder: Path, *, seed: int) -> Inj
     return Breaks(fault, disk)
 
 
-def _of_task(fault: Fault, launcher: LocalLauncher, seconds: Seconds) -> Injector:
+def _is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
+    """A worker has made its last step; a ps, all workers have."""
+    workers = layout.worker_tasks if task is None or task.job == "ps" else (task,)
+    return all((folder / "done" / worker.slug).exists() for worker in workers)
+
+
+def _of_task(fault: Fault, launcher: LocalLauncher, seconds: Seconds, *, done: Callable[[], bool]) -> Injector:
     assert fault.task is not None
     match fault.kind:
         case "late":
@@ -85,4 +93,4 @@ def _of_task(fault: Fault, launcher: LocalLauncher, seconds: Seconds) -> Injecto
             return Jumps(fault, clock_of(launcher, fault.task), launcher)
         case "twice":
             return Twice(fault, launcher, seconds)
-    return Ends(fault, launcher)
+    return Ends(fault, launcher, done=done)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..faults.fault import Fault
-from ..faults.plan import load_plan, parse_plan
+from ..faults.plan import given_plan, load_plan
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
@@ -285,7 +285,7 @@ def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target
         phases, shared, sent = target.phases, target.shared, target.push_alone
         return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases, shared=shared, sent=sent)
     if isinstance(given, str) and _TEXT.match(given):
-        return parse_plan(given, place="--faults", layout=layout, steps=steps)
+        return given_plan(given, place="--faults", layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)
 
 

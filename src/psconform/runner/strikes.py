@@ -42,6 +42,7 @@ Hold = Callable[[Task], Sent]
 
 @dataclass
 class _State:
+    number: int
     fault: Fault
     injector: Injector
     status: str = "waiting"  # (-> sending) -> striking -> struck (-> healing) -> healed, or failed
@@ -82,7 +83,7 @@ class Strikes:
         hold: Hold | None = None,
     ) -> None:
         self._hold = hold
-        self._states = [_State(fault, injector) for fault, injector in faults.items()]
+        self._states = [_State(number, *pair) for number, pair in enumerate(faults.items())]
         self._control, self._log, self._restart = control, log, restart
         self._began: float | None = None
 
@@ -338,7 +339,8 @@ class Strikes:
         if on and state.seen:
             evidence = f"{evidence}; {state.seen}"
         said |= {"file": state.injector.file} if state.injector.file else {}
-        self._log.write("fault", **said, evidence=evidence, did_ns=state.on_ns if on else state.off_ns)
+        did_ns = state.on_ns if on else state.off_ns
+        self._log.write("fault", **said, evidence=evidence, did_ns=did_ns, number=state.number)
 
 
 def _is(when: When, arrival: Arrival) -> bool:
