@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from allpairspy import AllPairs
 
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import KINDS, NETWORK, usual_amounts
 from psconform.faults.partitions import region
-from psconform.faults.random_plan import DRAWN
 from psconform.faults.when import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
+from psconform.targets.reference import find_target
 
+from .covering import SLOW_CLOSE, Case, factors_of
 from .survive import STEPS, Judge, must_survive, survives
 
-SLOW_CLOSE = "slow-close"
-ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
-"""worker:0 is the chief."""
-MOMENT = ("before-push", "sent", "after-push")
-"""``sent``: and not acknowledged."""
-UPDATE = ("sync", "async")
 LAYOUT = Layout(ps=2, workers=3)
-KIND = (*DRAWN, SLOW_CLOSE, *(name for name, kind in KINDS.items() if kind.asked and not kind.lacks))
-FACTORS = (KIND, ROLE, UPDATE, MOMENT)
-Case = tuple[str, str, str, str]
+TARGET = find_target(chosen.target)
 
 
 def cases() -> list[Case]:
     """A pairwise covering array; in nightly the whole product; in quick every eighth row of the array."""
+    factors = factors_of(TARGET)
     if chosen.profile == "nightly":
-        return [case for case in product(*FACTORS) if _may_be(case)]
-    rows = [tuple(row) for row in AllPairs([list(factor) for factor in FACTORS], filter_func=_may_be)]
-    return rows if chosen.profile == "ci" else rows[::8]
+        return factors.product()
+    return factors.pairs() if chosen.profile == "ci" else factors.pairs()[::8]
 
 
 def faults_of(kind: str, role: str, moment: str) -> list[Fault]:
@@ -47,11 +37,6 @@ def faults_of(kind: str, role: str, moment: str) -> list[Fault]:
         when = When(moment, STEPS // 3 + 1)
         faults.append(Fault(kind="kill", task=Task.parse(role), when=when, restart_after_s=0.2))
     return faults
-
-
-def _may_be(row: Sequence[str]) -> bool:
-    """Some kinds are of workers alone; a row may lack its end."""
-    return len(row) < 2 or not KINDS[row[0]].asked or row[1].startswith("worker")
 
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
@@ -65,6 +50,8 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
     if KINDS[kind].of != NETWORK:
         return Fault(task=Task.parse(role), **said)
     where = f"mute {role}" if moment == "before-push" else f"isolate {role}"
+    if TARGET.shared and kind == "refuse":
+        where = f"deaf {role}"  # who has dialled is not known, so only who is dialled can refuse
     return Fault(region=where, links=region(where, layout=LAYOUT, place="case"), **said)
 
 
@@ -76,3 +63,11 @@ def test_a_fault_of_a_role(judge: Judge, tmp_path: Path, kind: str, role: str, u
     """R1 to R4, R6, R7, L1, S1, S3, A5, C3."""
     faults = faults_of(kind, role, moment)
     must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)
+
+
+if left_out := factors_of(TARGET).left_out:
+
+    @pytest.mark.parametrize("reason", [pytest.param(why, id=name) for name, why in left_out])
+    def test_what_is_left_out(reason: str) -> None:
+        """Nothing is left out in silence."""
+        pytest.skip(reason)

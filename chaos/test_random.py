@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from psconform.faults.fault import Fault
 from psconform.faults.random_plan import draw
 from psconform.layout import Layout
-from psconform.plugin import suite_settings
+from psconform.plugin import chosen, suite_settings
+from psconform.targets.reference import find_target
 
 from .survive import STEPS, Judge, must_survive, survives, trains
+
+TARGET = find_target(chosen.target)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,16 @@ class Broken:
 def broken(draws: st.DrawFn, update: str) -> Broken:
     """One to three faults of whatever kinds this target can be broken by: of more, one may hide another's effect."""
     layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3), update=st.just(update)))
-    faults = draw(draws(st.randoms(use_true_random=False)), layout=layout, steps=STEPS, least=1, most=3)
+    faults = draw(
+        draws(st.randoms(use_true_random=False)),
+        layout=layout,
+        steps=STEPS,
+        phases=TARGET.phases,
+        shared=TARGET.shared,
+        sent=TARGET.push_alone,
+        least=1,
+        most=3,
+    )
     return Broken(layout, draws(st.integers(0, 2**31 - 1)), draws(st.integers(3, 15)), faults)
 
 

@@ -1,0 +1,48 @@
+"""A gradient is full of NaN or Inf; a worker has no data any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psconform.faults.plan import parse_plan
+from psconform.layout import Layout
+from psconform.plugin import chosen
+from psconform.targets.reference import find_target
+
+from .covering import UPDATE
+from .survive import STEPS, Judge, must_survive
+
+LAYOUT = Layout(ps=2, workers=3)
+TARGET = find_target(chosen.target)
+WORKER = ("worker:0", "worker:1")
+"""worker:0 is the chief."""
+
+
+def promises(update: str) -> pytest.MarkDecorator:
+    """A target that promises nothing in a mode is not asked to keep anything there."""
+    return pytest.mark.skipif(update not in TARGET.claims, reason=f"the target has no [claims.{update}]")
+
+
+def broken(judge: Judge, folder: Path, fault: str, *, update: str) -> None:
+    """Run one cluster with this fault."""
+    faults = parse_plan(f"fault = [{{{fault}}}]", place="case", layout=LAYOUT, steps=STEPS)
+    must_survive(judge, faults, folder=folder, layout=LAYOUT.text, update=update)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("task", WORKER)
+@pytest.mark.parametrize("update", [pytest.param(update, marks=promises(update)) for update in UPDATE])
+def test_a_gradient_is_not_finite(judge: Judge, tmp_path: Path, update: str, task: str, value: str) -> None:
+    """C3: it is kept out of the parameters, and somebody says so within a step."""
+    fault = f'kind = "poison", task = "{task}", at = {STEPS // 3}, value = "{value}"'
+    broken(judge, tmp_path, fault, update=update)
+
+
+@pytest.mark.skipif(not TARGET.batches, reason="its workers do not look how much data they have (batches = true)")
+@pytest.mark.parametrize("task", WORKER)
+@pytest.mark.parametrize("update", [pytest.param(update, marks=promises(update)) for update in UPDATE])
+def test_a_worker_has_no_data_any_more(judge: Judge, tmp_path: Path, update: str, task: str) -> None:
+    """M2, L1: the others go on without it, and nothing of what it has done is lost."""
+    broken(judge, tmp_path, f'kind = "out-of-data", task = "{task}", at = {STEPS // 2}', update=update)
