@@ -14,6 +14,7 @@ from psconform.layout import Layout
 from psconform.probe import EventLog
 from psconform.runner.plan import make_plan
 from psconform.runner.poison import ran_out
+from psconform.runner.records import Records
 from psconform.runner.session import Session
 
 pytestmark = pytest.mark.psconform
@@ -127,6 +128,21 @@ def test_only_the_task_itself_runs_out_of_data(tmp_path):
     log = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0)
     assert ran_out([fault], tmp_path, log, without={"worker-1.1.jsonl"}) != []
     assert ran_out([fault], tmp_path, log) == []
+
+
+def test_a_push_recorded_with_its_answer_counts_as_both(tmp_path):
+    """probe.update: for data that runs out, and for what tells a slow start from a hang."""
+    (fault,) = parse_plan(
+        '[[fault]]\nkind = "out-of-data"\ntask = "worker:1"\nat = 20', place="plan", layout=Layout(), steps=40
+    )
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    path = tmp_path / "events" / "worker-1.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"kind":"update","step":19,"outcome":"ok"}\n', encoding="ascii")
+    assert ran_out([fault], tmp_path, log) == []
+    records = Records()
+    assert records.look([path])
+    assert records.acked == 1
     log.close()
 
 

@@ -555,7 +555,8 @@ class Probe:
     def update(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None) -> None:
         """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
 
-        Of a worker that dies in that call, the record then does not tell that it had sent something.
+        Of a worker that dies in that call, the record then does not tell that it had sent something. Faults strike
+        before a push only if the trainer calls ``at("before-push", step)`` before it.
 
         Raises:
             ValueError: as ``push`` and ``ack`` do.

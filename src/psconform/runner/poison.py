@@ -31,7 +31,7 @@ def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog, *, without: Co
     for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA):
         assert fault.task is not None
         assert fault.when.step is not None
-        pushed = _steps(folder, fault.task, "push", without)
+        pushed = _steps(folder, fault.task, "push", without) | _steps(folder, fault.task, "update", without)
         if fault.when.step - 1 in pushed:
             said = f"the last gradient that it pushed is of step {max(pushed)}"
             log.write("fault", fault=fault.kind, of=str(fault.task), on=True, at=str(fault.when), evidence=said)

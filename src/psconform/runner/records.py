@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..layout import Task
 
-_ACK = re.compile(rb'"kind" ?: ?"ack"')
+_ACK = re.compile(rb'"kind" ?: ?"(?:ack|update)"')
 _ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
 _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 
