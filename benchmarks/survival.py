@@ -31,6 +31,10 @@ MODES: dict[str, dict[str, Any]] = {
     "sync, digits, adam": {"update": "sync", "workload": "digits", "optimizer": "adam"},
     "async": {"update": "async"},
     "async, staleness 3": {"update": "async", "staleness": 3},
+    "async, staleness-aware rate": {"update": "async", "rate": "staleness-aware"},
+    "async, digits": {"update": "async", "workload": "digits"},
+    "sync, drop after 500ms": {"update": "sync", "drop_after": "500ms"},
+    "async, drop after 500ms": {"update": "async", "drop_after": "500ms"},
 }
 
 

@@ -21,8 +21,9 @@ WORKER = ("worker:0", "worker:1")
 
 
 def promises(update: str) -> pytest.MarkDecorator:
-    """A target that promises nothing in a mode is not asked to keep anything there."""
-    return pytest.mark.skipif(update not in TARGET.claims, reason=f"the target has no [claims.{update}]")
+    """A target that promises nothing in a mode is not asked to keep anything there, nor one without a ps."""
+    lacks = update not in TARGET.claims or "ps" not in TARGET.exchanges
+    return pytest.mark.skipif(lacks, reason=f"the target has no [claims.{update}], or no ps")
 
 
 def broken(judge: Judge, folder: Path, fault: str, *, update: str) -> None:

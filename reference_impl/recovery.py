@@ -234,7 +234,9 @@ class RecoveringWorker(Worker):
 
     def read(self, step: int) -> tuple[Values, list[int]]:
         """Parameters and version of each shard, of one epoch; in sync at version ``step``."""
-        rows, self._pulled = self._pulled or self.rows(step), []
+        rows, self._pulled = self._pulled, []
+        if not rows or not self._near(rows, step):
+            rows = self.rows(step)
         self.seen = self._versions(rows)
         self._refused(rows)
         return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
@@ -245,18 +247,24 @@ class RecoveringWorker(Worker):
             rows = self._round(step)
             assert rows is not None, "a worker reads only the version that it has pushed for"
             return rows
-        bound = self.config.staleness
-        least = step - bound if bound is not None and step < self.config.steps else 0
-        waiting = self.stall(f"steps below {least}")
+        waiting = self.stall(f"steps below {self._least(step)}")
         while True:
             if (rows := self._ask(self._run_read)) is None:
                 self.still()
                 continue
-            counts = [shard.applied(row) for shard, row in zip(self.shards, self._of_epoch(rows), strict=True)]
-            if min(map(min, counts)) >= least:
+            if self._near(self._of_epoch(rows), step):
                 return list(rows)
-            waiting.look(counts, least)
+            waiting.look([shard.applied(row) for shard, row in zip(self.shards, rows, strict=True)], self._least(step))
             time.sleep(POLL_S / 10)
+
+    def _least(self, step: int) -> int:
+        """How many gradients of each worker a read for this step must show."""
+        bound = self.config.staleness
+        return step - bound if bound is not None and step < self.config.steps else 0
+
+    def _near(self, rows: list[Row], step: int) -> bool:
+        """The slowest worker is near enough; what came with an answer was read before anybody looked for that."""
+        return all(min(shard.applied(row)) >= self._least(step) for shard, row in zip(self.shards, rows, strict=True))
 
     def _round(self, version: int, *, unsure: bool = False) -> list[Row] | None:
         """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it.

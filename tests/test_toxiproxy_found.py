@@ -45,6 +45,8 @@ def test_each_closed_way_says_why(toxiproxy):
     assert "there is no Go" in search.why_not
     assert "there is no docker" in search.why_not
     assert "Connection refused" in search.why_not
+    assert "Go (there is no go)" in server.ways()
+    assert "(there is no docker)" in server.ways()
 
 
 def test_one_that_runs_comes_first(toxiproxy, monkeypatch, tmp_path):

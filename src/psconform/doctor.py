@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .faults import faketime, mount
-from .faults.server import IMAGE, find
+from .faults.server import find, ways
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _toxiproxy() -> Finding:
         return Finding("toxiproxy", True, f"{search.found.version} ({search.found.how}: {where})", purpose)
     advice = search.why_not
     if not os.environ.get("TOXIPROXY_URL"):
-        advice += f". When it needs one, psconform builds it with Go, copies it out of {IMAGE}, or downloads it"
+        advice += f". When it needs one, psconform {ways()}"
     return Finding("toxiproxy", False, "", purpose, advice)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..history.columns import Ints
+from ..history.columns import Bools, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .witness import MOST
@@ -45,6 +45,22 @@ def _due(worker: Worker, peer: int, bound: int) -> Ints:
     return np.asarray(steps if peer == worker.index else np.maximum(steps - bound, 0))
 
 
+def _answered(worker: Worker) -> Callable[[int, Ints], Bools]:
+    """Which of its own steps were surely accepted when it made a read, in the epoch of that read.
+
+    Under faults an answer may be lost, and a worker that goes on without it does not know what it owes.
+    """
+    reads, pushes = worker.reads, worker.pushes
+    most = int(max(pushes.step.max(initial=0), reads.step.max(initial=0))) + 1
+    when, epoch = np.full(most, 2**62, np.int64), np.full(most, -1, np.int64)
+    when[pushes.step], epoch[pushes.step] = pushes.answered, pushes.epoch
+
+    def answered(index: int, steps: Ints) -> Bools:
+        return np.asarray((when[steps] <= reads.at[index]) & (epoch[steps] == reads.epoch[index]))
+
+    return answered
+
+
 def _ahead(worker: Worker) -> int:
     """How many steps this worker was ahead of the slowest in what it read, at most."""
     clock = worker.reads.clock
@@ -60,15 +76,21 @@ def _too_far(history: History, worker: Worker, bound: int) -> Iterator[str]:
         counts = history.last.ever[:, peer]  # [V, K]
         if peer == worker.index:
             counts = counts & history.accepted[peer]
+        answered = _answered(worker) if peer == worker.index and history.disturbed else None
         behind = reads.clock[:, :, peer] < due[:, None]
         for index, variable in np.argwhere(behind).tolist():
-            missing = np.flatnonzero(counts[variable, reads.clock[index, variable, peer] : due[index]])
+            steps = np.arange(reads.clock[index, variable, peer], due[index])
+            missing = steps[counts[variable, steps]]
+            if answered is not None:
+                missing = missing[answered(index, missing)]
             if missing.size and len(lacks) < MOST:
-                lacks[index, variable, peer] = int(reads.clock[index, variable, peer] + missing[0])
+                lacks[index, variable, peer] = int(missing[0])
         gaps = reads.odd.take(reads.odd.zero & (reads.odd.peer == peer))
         for row in np.flatnonzero(counts[gaps.variable, gaps.step]).tolist()[:MOST]:
             variable, step = int(gaps.variable[row]), int(gaps.step[row])
             late = np.flatnonzero(due[gaps.first[row] : gaps.end[row]] > step)
+            if answered is not None:
+                late = late[[bool(answered(int(gaps.first[row] + at), np.array([step]))[0]) for at in late.tolist()]]
             for index in (int(gaps.first[row]) + late[:1]).tolist():
                 key = (index, variable, peer)
                 lacks[key] = min(lacks.get(key, step), step)

@@ -7,7 +7,7 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, History
 from ..verdict import Verdict, unknown, valid, violated
-from .staleness import contradiction_of, taus_of
+from .staleness import contradiction_of, sent_once, taus_of
 
 
 def staleness_aware(history: History) -> Verdict:
@@ -58,10 +58,9 @@ def _expected(history: History) -> Floats | None:
         return None
     expected = np.full((history.variables, history.layout.workers, history.steps), np.nan)
     for worker in history.workers:
-        tau, pushes = taus_of(worker), worker.pushes.ok
+        tau, pushes = taus_of(worker), sent_once(worker)
         if tau is None or tau.shape[1] != history.layout.ps:
             return None
-        once = pushes.attempts == 1
         for variable, shard in enumerate(shards):
-            expected[variable, worker.index, pushes.step[once]] = 1 / np.maximum(1, tau[once, shard])
+            expected[variable, worker.index, pushes.step] = 1 / np.maximum(1, tau[:, shard])
     return expected

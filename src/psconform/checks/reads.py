@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..history.columns import Bools, Ints, Odd, Reads
-from ..history.model import History, Worker
+from ..history.model import OK, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .mixed import mixed_reads
 from .witness import MOST, at_most
@@ -73,7 +73,10 @@ def monotonic_reads(history: History) -> Verdict:
     worker that arrives in the end; one that is sent again counts from there. A gradient that never arrives is lost
     (R1, A5), not late. Versions, where reported, do not go down either.
 
-    Assumes: one ps incarnation; a final read.
+    A rollback takes back what was applied: reads are compared with what came before in the same cluster epoch. Of a
+    gradient that was sent more than once, or not answered, nobody knows when it arrived.
+
+    Assumes: a final read; ``probe.epoch`` where there are rollbacks.
     """
     lines: list[str] = []
     for worker in history.workers:
@@ -90,7 +93,8 @@ def _goes_back(history: History, worker: Worker) -> Iterator[str]:
     lower: Bools = np.zeros((len(reads), 0), np.bool_)
     if reads.versions is not None:
         lower = np.diff(reads.versions, axis=0, prepend=reads.versions[:1]) < 0
-    gone = dict(taken_back(reads))
+        lower[1:] &= (np.diff(reads.epoch) == 0)[:, None]
+    gone = {index: cells for index, cells in taken_back(reads) if reads.epoch[index] == reads.epoch[index - 1]}
     for index in sorted({*gone, *np.flatnonzero(lower.any(axis=1)).tolist()}):
         where, before = history.where(worker, index), f"its read before, at step {reads.step[index - 1]}"
         if reads.versions is not None:
@@ -132,21 +136,27 @@ def _own_writes(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
     reads, odd, mine = worker.reads, worker.reads.odd, worker.index
     if not history.finals or not len(worker.acked):
         return
-    place = np.full(history.steps, len(worker.acked), np.int64)  # of each step among the acknowledgements
-    place[worker.acked[::-1]] = np.arange(len(worker.acked))[::-1]
+    epoch = np.full(history.steps, -1, np.int64)  # the last in which each step was accepted
+    epoch[worker.pushes.step] = worker.pushes.epoch
+    place = np.full(history.steps, len(worker.acked), np.int64)  # of each step among the acknowledgements of that one
+    counts = np.flatnonzero(worker.acked_epoch == epoch[worker.acked])
+    place[worker.acked[counts[::-1]]] = counts[::-1]
     highest = np.maximum.accumulate(worker.acked)
     known = np.where(reads.after > 0, highest[np.maximum(reads.after, 1) - 1], -1)
     found: dict[tuple[int, int], int] = {}
     for index, variable in np.argwhere(reads.clock[:, :, mine] <= known[:, None]).tolist():
         steps = np.arange(reads.clock[index, variable, mine], known[index] + 1)
-        lacks = steps[(place[steps] < reads.after[index]) & history.last.ever[variable, mine, steps]]
+        known_here = (place[steps] < reads.after[index]) & (epoch[steps] == reads.epoch[index])
+        lacks = steps[known_here & history.last.ever[variable, mine, steps]]
         if lacks.size:
             found[index, variable] = int(lacks[0])
             if len(found) == MOST:
                 break
     rows = odd.take(odd.zero & (odd.peer == mine))
     for row in np.flatnonzero(history.last.ever[rows.variable, mine, rows.step]).tolist()[:MOST]:
-        told = np.flatnonzero(reads.after[rows.first[row] : rows.end[row]] > place[rows.step[row]])
+        shown = slice(rows.first[row], rows.end[row])
+        here = reads.epoch[shown] == epoch[rows.step[row]]
+        told = np.flatnonzero((reads.after[shown] > place[rows.step[row]]) & here)
         for index in (int(rows.first[row]) + told[:1]).tolist():
             key = (index, int(rows.variable[row]))
             found[key] = min(found.get(key, history.steps), int(rows.step[row]))
@@ -182,10 +192,16 @@ def _out_of_order(history: History, worker: Worker) -> Iterator[tuple[int, str]]
 
 
 def _sent(history: History) -> tuple[Ints, Ints]:
-    """Place of the first and of the last sending of each gradient in its worker's record, int64[W, K]; -1: none."""
+    """Place of the first and of the last sending of each gradient in its worker's record, int64[W, K]; -1: none.
+
+    Under faults what was sent may arrive at any time: there it is when it was first sent, and when it was answered, of
+    those that were sent once and accepted.
+    """
     shape = (history.layout.workers, history.steps)
     first, last = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
     for worker in history.workers:
-        first[worker.index, worker.pushes.step] = worker.pushes.first
-        last[worker.index, worker.pushes.step] = worker.pushes.last
+        pushes = worker.pushes
+        first[worker.index, pushes.step] = pushes.at if history.disturbed else pushes.first
+        sure = (pushes.attempts == 1) & (pushes.outcome == OK)
+        last[worker.index, pushes.step] = np.where(sure, pushes.answered, -1) if history.disturbed else pushes.last
     return first, last

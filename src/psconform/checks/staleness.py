@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.columns import Ints, Odd
+from ..history.columns import Ints, Odd, Pushes
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
@@ -18,6 +18,8 @@ def staleness(history: History) -> Verdict:
     own application; about N-1 on average for N equal workers (Dutta et al. 2018, "Slow and Stale Gradients Can Win
     the Race"). Claimed unbounded, there is nothing to exceed: the distribution is reported.
 
+    A gradient that was sent again (the answer may be to either), or over a rollback, has no tau.
+
     Assumes: versions in reads and acknowledgements, one per ps, that agree with the parameters of the same read (a
     version more, a gradient more). Without versions it is judged on a decayed ledger only, where tau is a gradient's
     place in the order (A8) less the gradients that its read shows.
@@ -30,7 +32,7 @@ def staleness(history: History) -> Verdict:
         return not_judged("needs versions in reads and acknowledgements, or --workload decayed-ledger")
     lines = []
     for worker, rows in zip(history.workers, found, strict=True):
-        pushes = worker.pushes.ok
+        pushes = sent_once(worker)
         for row, ps in np.argwhere(rows < 0).tolist()[:MOST]:
             version = int(pushes.versions[row, ps])
             lines.append(
@@ -41,6 +43,8 @@ def staleness(history: History) -> Verdict:
         return violated(lines)
     if contradiction := contradiction_of(history):
         return unknown(contradiction)
+    if not any(len(rows) for rows in found):
+        return not_judged("needs gradients that are sent once")
     return _distribution(np.concatenate(found))
 
 
@@ -63,7 +67,7 @@ def contradiction_of(history: History) -> str:
         return ""  # what was dropped may have got a version all the same
     if any(w.reads.versions is None or w.reads.versions.shape[1] != history.layout.ps for w in history.workers):
         return ""
-    start: dict[int, int] = {}  # version minus gradients shown, the same in every read of a variable
+    start: dict[tuple[int, int], int] = {}  # version minus gradients shown, the same in every read of an epoch
     for worker in history.workers:
         odd, versions = worker.reads.odd, worker.reads.versions
         for variable, shard in enumerate(shards):
@@ -71,11 +75,14 @@ def contradiction_of(history: History) -> str:
             extra = worker.reads.tally(mine, _times(mine) - 1)
             shown = worker.reads.clock[:, variable].sum(axis=1) + extra
             begin = versions[:, shard] - shown if versions is not None else shown
-            for index in np.flatnonzero(begin != start.setdefault(variable, int(begin[0]) if len(begin) else 0))[:1]:
-                return (
-                    f"versions and parameters contradict each other: {history.saw(worker, int(index), variable)}, "
-                    f"which shows {shown[index]} gradients, while others show version minus {start[variable]}"
-                )
+            for epoch in np.unique(worker.reads.epoch).tolist():
+                here = np.flatnonzero(worker.reads.epoch == epoch)
+                usual = start.setdefault((variable, epoch), int(begin[here[0]]))
+                for index in here[begin[here] != usual][:1].tolist():
+                    return (
+                        f"versions and parameters contradict each other: {history.saw(worker, index, variable)}, "
+                        f"which shows {shown[index]} gradients, while others show version minus {usual}"
+                    )
     return ""
 
 
@@ -85,14 +92,24 @@ def _times(odd: Odd) -> Ints:
     return np.asarray(np.where(odd.zero, 0, np.maximum(times, 1)))
 
 
+def sent_once(worker: Worker) -> Pushes:
+    """The accepted pushes of which is known which answer is theirs, and that were computed in the epoch that took them.
+
+    Those with a staleness: the version of any other one is that of some other moment, or counted otherwise.
+    """
+    pushes = worker.pushes.ok
+    here = worker.reads.epoch[pushes.read] == pushes.epoch if len(worker.reads) else np.ones(len(pushes), np.bool_)
+    return pushes.take((pushes.attempts == 1) & (here | (pushes.read < 0)))
+
+
 def taus_of(worker: Worker) -> Ints | None:
-    """tau per accepted push and ps, int64[A, P]; None if the target does not report versions."""
-    versions, pushes = worker.reads.versions, worker.pushes.ok
-    if versions is None or not len(pushes) or (pushes.read < 0).any():
+    """tau per push of ``sent_once`` and ps, int64[A, P]; None if the target does not report versions."""
+    versions, pushes = worker.reads.versions, sent_once(worker)
+    if versions is None or not len(worker.pushes.ok) or (pushes.read < 0).any():
         return None
-    if pushes.same_width != versions.shape[1]:
+    if len(pushes) and pushes.same_width != versions.shape[1]:
         return None
-    return np.asarray(pushes.versions - 1 - versions[pushes.read])
+    return np.asarray(pushes.versions[:, : versions.shape[1]] - 1 - versions[pushes.read])
 
 
 def _from_order(history: History) -> Verdict:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..history.columns import Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .mixed import mixed_reads
 from .quorum import counts_rounds
 from .witness import at_most
@@ -176,7 +176,8 @@ def release_together(history: History) -> Verdict:
     A read is mixed if one variable shows a gradient that another does not show yet but has in the end. Between reads
     of successive steps a worker must see exactly that many rounds more. Version counters, where the target reports
     them, must say the same; counters that never do count something else (gradients, say) and
-    are left out. An early release that nobody reads is invisible. Where R gradients complete a round, steps are not
+    are left out. Where a rollback is between two reads (``probe.epoch``), they are not compared. An early release that
+    nobody reads is invisible. Where R gradients complete a round, steps are not
     rounds: there only reads that mix versions are judged, and how versions go up is S2's business.
 
     Assumes: a final read, to tell late (this check) from lost (S1, S3, R1).
@@ -229,11 +230,12 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
     rounds = reads.clock.max(axis=(1, 2), initial=0)
     released = np.flatnonzero(due != NOT_DUE)
     steps, seen = np.diff(due[released]), np.diff(rounds[released])
+    same = np.diff(reads.epoch[released]) == 0  # a rollback takes rounds back
     named = _named_rounds(reads) if counters else None
     whole = np.cumprod(np.concatenate([[True], history.last.ever.all(axis=(0, 1))]))  # all rounds before this one
     off = (seen != steps) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
     told = np.diff(named[released]) != steps if named is not None else np.zeros(len(steps), np.bool_)
-    for at in np.flatnonzero(off | told).tolist():
+    for at in np.flatnonzero((off | told) & same).tolist():
         before, index = int(released[at]), int(released[at + 1])
         where = history.where(worker, index)
         if told[at] and named is not None:
@@ -257,8 +259,11 @@ def reduction(history: History) -> Verdict:
     A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
     of applications (whole numbers are duplicates, R1).
 
-    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold.
+    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold. What a round without a
+    worker is the mean of, a job that goes on without one (``--drop-after``) may say for itself.
     """
+    if history.layout.drop_after and history.disturbed:
+        return not_judged("needs a job that waits for all, or a run without faults")
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
     number, lines = history.layout.per_round, []

@@ -107,6 +107,12 @@ def set_up(*, releases: str = RELEASES) -> Search:
     return Search(later.found, (*search.closed, *(pair for pair in later.closed if pair not in search.closed)))
 
 
+def ways() -> str:
+    """How one would be set up here, in words: what is there for each way. Nothing is tried."""
+    go, docker = ("found" if shutil.which(name) else f"there is no {name}" for name in ("go", "docker"))
+    return f"builds it with Go ({go}), copies it out of {IMAGE} ({docker}), or downloads it"
+
+
 def need() -> Found:
     """A server, set up if need be; raises PsconformError, saying how to get one."""
     search = set_up()

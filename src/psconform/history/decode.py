@@ -44,6 +44,7 @@ def decode_worker(
         file.start.boot,
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
+        acked_epoch=column(answers.told, "epoch")[answers.ok],
     )
     return worker, shards
 

@@ -40,6 +40,7 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         pushes=_pushes(workers, read_before, before, steps=steps),
         acked=np.concatenate([worker.acked for worker in workers]),
         acked_ns=np.concatenate([worker.acked_ns for worker in workers]),
+        acked_epoch=np.concatenate([worker.acked_epoch for worker in workers]),
         residual=workers[-1].residual,
         joins=tuple(_joins(workers, read_before)),
     )

@@ -39,10 +39,10 @@ class Join:
 class Worker:
     """What one worker recorded.
 
-    ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, and ``acked_ns`` when each was,
-    also of what was rolled back since. A record that has ``ended`` is whole; of any other the end may be missing, so
-    that what is not in it may have happened all the same. ``residual`` is what a compression with error feedback had
-    not sent in the end, [V, slots].
+    ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
+    ``acked_epoch`` in which cluster epoch, also of what was rolled back since. A record that has ``ended`` is whole; of
+    any other the end may be missing, so that what is not in it may have happened all the same. ``residual`` is what a
+    compression with error feedback had not sent in the end, [V, slots].
     """
 
     index: int
@@ -54,6 +54,7 @@ class Worker:
     residual: Values | None = None
     joins: tuple[Join, ...] = ()
     acked_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    acked_epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
@@ -118,6 +119,8 @@ class Poisoned:
     at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
 
+DEATHS = ("kill", "term", "crash-loop", "late", "twice")
+"""Kinds of faults after which a task is another process, or there are two of them."""
 OVER = ("poison", "out-of-data")
 """Kinds of faults that are no outage: nobody dies, and there is nothing to heal."""
 
@@ -203,6 +206,18 @@ class History:
         """The same of processes: a poisoned gradient alone is none of it."""
         faults = any(fault.kind not in OVER for fault in self.faults)
         return faults or any(mark.kind != "checkpoint" for mark in self.marks)
+
+    @cached_property
+    def straight(self) -> bool:
+        """Whatever struck has made it slower at most: nobody died or was gone on without, nothing was sent again or
+        stayed without an answer, poisoned or taken back."""
+        died = any(fault.of.startswith(("ps:", "worker:")) and fault.kind in DEATHS for fault in self.faults)
+        if died or self.absences or self.poisons or any(mark.kind == "resume" for mark in self.marks):
+            return False
+        epochs = {epoch for worker in self.workers for epoch in np.unique(worker.reads.epoch).tolist()}
+        pushes = [worker.pushes for worker in self.workers]
+        once = all(((push.attempts == 1) & (push.outcome != UNKNOWN)).all() for push in pushes)
+        return once and len(epochs) <= 1
 
     @cached_property
     def finite(self) -> History:
