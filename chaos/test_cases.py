@@ -60,7 +60,7 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
     [pytest.param(*case, marks=survives(case[2]), id="-".join(case)) for case in cases()],
 )
 def test_a_fault_of_a_role(judge: Judge, tmp_path: Path, kind: str, role: str, update: str, moment: str) -> None:
-    """R1 to R4, R6, R7, L1, S1, S3, A5, C3."""
+    """R1 to R4, R6, R7, L1, S1, S3 to S5, A1, A2, A5 to A7, C3."""
     faults = faults_of(kind, role, moment)
     must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)
 

@@ -1,4 +1,4 @@
-"""Drawn plans on drawn layouts: whatever breaks, what is claimed holds (R1 to R4, R6, R7, L1, S1, S3, A5, C1, C3)."""
+"""Drawn plans on drawn layouts: whatever breaks, what is claimed holds, on a ledger and in training."""
 
 from __future__ import annotations
 

@@ -25,34 +25,35 @@ FAULTY: dict[str, Defect] = {
     "no-fence": Defect(
         "a push of before a rollback is applied after it: the ps looks neither at its epoch nor at its step",
         "R6",
-        ("R1", "R2", "S1", "A6"),  # added outside any round, it may be seen on one ps before it is on the other
+        ("R1", "R2", "S1", "S4", "A1", "A6"),  # outside any round, it may be seen on one ps before it is on the other
         steps=40,
         kill=("ps:0@30",),
     ),
     "silent-rollback": Defect(
         "after a ps is lost the last checkpoint comes back, and nobody is told: no epoch, no record",
         "R3",
+        ("A7",),
         steps=40,
         kill=("ps:0@30",),
     ),
     "silent-reinit": Defect(
         "after a ps is lost the chief draws initial values anew, and nobody is told",
         "R3",
-        ("I1",),
+        ("I1", "A7"),
         steps=40,
         kill=("ps:0@30",),
     ),
     "counter-ahead": Defect(
         "a restored ps counts one gradient of each worker more than its parameters hold",
         "R1",
-        ("S1", "A5"),
+        LOST,
         steps=40,
         kill=("ps:0@30",),
     ),
     "no-idempotence": Defect(
         "a ps applies what it has already, and a worker that comes back begins again at its first step",
         "R2",
-        ("R1", "A5"),
+        ("R1", "A1", "A5"),
         ASYNC,
         workers=2,
         steps=40,
@@ -61,7 +62,7 @@ FAULTY: dict[str, Defect] = {
     "ack-early": Defect(
         "a worker records success before it delivers; started again, it goes on after the last that it recorded",
         "R1",
-        ("S1", "A5"),
+        (*LOST, "M1"),  # what it reads when it is back lacks what it believes to have pushed
         workers=2,
         steps=40,
         kill=("worker:1@delivering:30",),
@@ -69,6 +70,7 @@ FAULTY: dict[str, Defect] = {
     "restore-on-join": Defect(
         "a worker that comes back puts the last checkpoint on every ps, and nobody is told",
         "R3",
+        ("A7",),
         workers=2,
         steps=40,
         kill=("worker:1@30",),
@@ -78,7 +80,7 @@ FAULTY: dict[str, Defect] = {
     "torn-restore": Defect(
         "a checkpoint whose last shard is cut short is restored, with zeros for what it lacks",
         "R7",
-        ("R4", "R1", "S1", "S3", "I2", "A5"),
+        ("R4", "R1", "S3", "I2", *LOST),
         steps=20,
         kill=("ps:0@checkpointing",),
         checkpoint_every=10,
@@ -95,7 +97,7 @@ FAULTY: dict[str, Defect] = {
     "cut-in-half": Defect(
         "a checkpoint is read shard after shard while pushes go on, and the counters of the first count for all",
         "R4",
-        ("R1", "R2", "R6"),
+        ("R1", "R2", "R6", "A1"),
         ASYNC,
         workers=2,
         ps=2,
@@ -134,7 +136,7 @@ FAULTY: dict[str, Defect] = {
     "claims-unchecked": Defect(
         "a second process of a worker, which finds its address taken, trains all the same, past the counters",
         "R2",
-        ("R1", "S1", "A6"),  # past the counters is outside any round, too
+        ("R1", "R4", "S1", "S4", "A1", "A6", "M1"),  # past the counters: outside any round, and in no cut
         workers=2,
         steps=60,
         faults=('kind = "twice", task = "worker:1", at = 10',),
