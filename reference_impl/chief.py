@@ -301,6 +301,11 @@ class RecoveringChief(RecoveringWorker):
         """It has closed no gate: what it finds closed is a late message of a chief that died."""
         self._let_in(self.gates())
 
+    def held_up(self) -> None:
+        """Nor do the others come nearer as long as a gate is closed that nobody has opened again."""
+        if any(look.limits != self.gates() for look in self.still()):
+            self._let_in(self.gates())
+
     def conclude(self) -> None:
         """When every shard has every gradient: write the final checkpoint, and say so."""
         waiting = self.stall("every worker to train")

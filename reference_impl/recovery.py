@@ -34,6 +34,9 @@ from .recoverable import DONE, LEFT, OPEN, OUT, TRAINS, Look, RecoverableShard
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, session_config
 
+HELD_UP_S = 0.5
+"""A worker that has waited so long for slower ones looks why."""
+
 SLOWEST = 8e6
 """Bytes a second: with a large state a call has so much longer. A machine whose memory is new to a ps that was started
 again takes seconds for a push that takes milliseconds later, and one that is broken off is paid for again."""
@@ -247,7 +250,7 @@ class RecoveringWorker(Worker):
             rows = self._round(step)
             assert rows is not None, "a worker reads only the version that it has pushed for"
             return rows
-        waiting = self.stall(f"steps below {self._least(step)}")
+        waiting, looked = self.stall(f"steps below {self._least(step)}"), time.monotonic()
         while True:
             if (rows := self._ask(self._run_read)) is None:
                 self.still()
@@ -255,7 +258,13 @@ class RecoveringWorker(Worker):
             if self._near(self._of_epoch(rows), step):
                 return list(rows)
             waiting.look([shard.applied(row) for shard, row in zip(self.shards, rows, strict=True)], self._least(step))
+            if time.monotonic() - looked > HELD_UP_S:
+                self.held_up()
+                looked = time.monotonic()
             time.sleep(POLL_S / 10)
+
+    def held_up(self) -> None:
+        """This worker has waited for others for a while."""
 
     def _least(self, step: int) -> int:
         """How many gradients of each worker a read for this step must show."""

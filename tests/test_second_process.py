@@ -106,7 +106,7 @@ def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
         session=session,
         out=tmp_path / "run",
     )
-    assert set(run.violated) == {"R1", "R2"}, run.explain()
+    assert set(run.violated) == {"A1", "R1", "R2"}, run.explain()
     assert "sent 1 time(s), was applied 2 times" in run.explain()
 
 

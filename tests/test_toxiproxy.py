@@ -11,6 +11,7 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults import server
+from psconform.faults.closing import ClosesLate
 from psconform.faults.links import HOUR_MS, Links
 from psconform.faults.network import Disturbs
 from psconform.faults.partitions import EVERYBODY
@@ -197,6 +198,21 @@ def test_what_who_was_dialled_has_closed_is_not_taken_for_the_fault(pair, kind, 
     while not (seen := strikes.evidence()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert seen == ("" if by_itself else "1 connection(s) ended")
+
+
+@pytest.mark.parametrize("healed", [True, False])
+def test_what_is_left_open_after_a_slow_close_is_not_its_effect(pair, monkeypatch, healed):
+    """Tasks end, and their connections take a moment."""
+    links, _, _ = pair
+    text = 'fault = [{kind = "slow-close", links = "worker:1->ps:0", at = 1, until = 2}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    late = ClosesLate(fault, links, life=lambda task: 0)
+    late.inject()
+    assert not late.evidence()
+    monkeypatch.setattr(late, "_left_open", lambda: "1 connection(s) open whose other end had gone")
+    if healed:
+        late.heal()
+    assert [bool(late.evidence()) for _ in range(2)] == [False, not healed]
 
 
 @pytest.mark.parametrize("name", ["delay", "toxic", "refuse"])

@@ -18,8 +18,9 @@ def apply_on_arrival(history: History) -> Verdict:
     With a staleness-aware rate the weight is A4's business, and a gradient only has to show.
 
     Judged on the final reads (each acknowledged gradient shows exactly once, at its full weight) and, where the
-    target reports versions, on the acknowledgements: per shard, no two applies have the same version, and together
-    they leave no version out.
+    target reports versions, on the acknowledgements: per shard, no two applies of a cluster epoch have the same
+    version, and together they leave no version out. A rollback may give versions back, and what is sent again is
+    answered with the version of that moment.
 
     Assumes: a final read.
     """
@@ -58,11 +59,11 @@ def _most(history: History) -> Floats:
 def _versions_by_one(history: History) -> list[str]:
     # a gradient sent again may be answered with the version of that moment, not of its apply
     known = [
-        (worker, worker.pushes.take((worker.pushes.outcome == OK) & (worker.pushes.attempts == 1)))
+        (worker, worker.pushes.take((worker.pushes.outcome == OK) & history.sent_once(worker)))
         for worker in history.workers
     ]
     known = [(worker, pushes) for worker, pushes in known if len(pushes)]
-    if not known or any((pushes.width == 0).any() for _, pushes in known):
+    if not known or not history.counted or any((pushes.width == 0).any() for _, pushes in known):
         return []
     widths = {int(width) for _, pushes in known for width in np.unique(pushes.width)}
     if len(widths) != 1:
@@ -70,13 +71,15 @@ def _versions_by_one(history: History) -> list[str]:
     who = np.concatenate([np.full(len(pushes), worker.index) for worker, pushes in known])
     step = np.concatenate([pushes.step for _, pushes in known])
     versions = np.concatenate([pushes.versions for _, pushes in known])
+    epoch = np.concatenate([pushes.epoch for _, pushes in known])
     lines = []
     # any other push may have taken a version of its own
     complete = history.whole and len(step) == sum(len(worker.pushes) for worker in history.workers)
+    complete = complete and (history.straight or not history.disturbed)
     for counter in range(widths.pop()):
-        order = np.argsort(versions[:, counter], kind="stable")
+        order = np.lexsort((versions[:, counter], epoch))
         given = versions[order, counter]
-        gap = np.diff(given)
+        gap = np.where(np.diff(epoch[order]) == 0, np.diff(given), 1)
         for at in np.flatnonzero(gap == 0).tolist()[:MOST]:
             one, two = order[at], order[at + 1]
             lines.append(

@@ -9,6 +9,7 @@ import numpy as np
 from ..history.columns import Bools, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .reads import UNTOLD
 from .witness import MOST
 
 
@@ -27,6 +28,8 @@ def bounded_staleness(history: History) -> Verdict:
     bound = history.layout.staleness
     if bound is None:
         return not_judged("needs --staleness S")
+    if history.lost and history.claims.recovery in UNTOLD:
+        return not_judged(f"needs a run in which no ps dies: recovery is {history.claims.recovery}")
     if not history.finals:
         return unknown(history.no_final)
     lines = [line for worker in history.workers for line in _too_far(history, worker, bound)]
@@ -45,18 +48,16 @@ def _due(worker: Worker, peer: int, bound: int) -> Ints:
     return np.asarray(steps if peer == worker.index else np.maximum(steps - bound, 0))
 
 
-def _answered(worker: Worker) -> Callable[[int, Ints], Bools]:
-    """Which of its own steps were surely accepted when it made a read, in the epoch of that read.
+def _answered(worker: Worker, steps: int) -> Callable[[int, Ints], Bools]:
+    """Which of its own steps were accepted before it made a read, in the epoch of that read.
 
     Under faults an answer may be lost, and a worker that goes on without it does not know what it owes.
     """
-    reads, pushes = worker.reads, worker.pushes
-    most = int(max(pushes.step.max(initial=0), reads.step.max(initial=0))) + 1
-    when, epoch = np.full(most, 2**62, np.int64), np.full(most, -1, np.int64)
-    when[pushes.step], epoch[pushes.step] = pushes.answered, pushes.epoch
+    reads, by_epoch = worker.reads, worker.accepted_by(steps)
 
-    def answered(index: int, steps: Ints) -> Bools:
-        return np.asarray((when[steps] <= reads.at[index]) & (epoch[steps] == reads.epoch[index]))
+    def answered(index: int, which: Ints) -> Bools:
+        place = by_epoch.get(int(reads.epoch[index]))
+        return np.zeros(len(which), np.bool_) if place is None else np.asarray(place[which] < reads.after[index])
 
     return answered
 
@@ -76,7 +77,7 @@ def _too_far(history: History, worker: Worker, bound: int) -> Iterator[str]:
         counts = history.last.ever[:, peer]  # [V, K]
         if peer == worker.index:
             counts = counts & history.accepted[peer]
-        answered = _answered(worker) if peer == worker.index and history.disturbed else None
+        answered = _answered(worker, history.steps) if peer == worker.index and history.disturbed else None
         behind = reads.clock[:, :, peer] < due[:, None]
         for index, variable in np.argwhere(behind).tolist():
             steps = np.arange(reads.clock[index, variable, peer], due[index])

@@ -7,7 +7,7 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, History
 from ..verdict import Verdict, unknown, valid, violated
-from .staleness import contradiction_of, sent_once, taus_of
+from .staleness import computed_here, contradiction_of, taus_of
 
 
 def staleness_aware(history: History) -> Verdict:
@@ -58,7 +58,7 @@ def _expected(history: History) -> Floats | None:
         return None
     expected = np.full((history.variables, history.layout.workers, history.steps), np.nan)
     for worker in history.workers:
-        tau, pushes = taus_of(worker), sent_once(worker)
+        tau, pushes = taus_of(history, worker), computed_here(history, worker)
         if tau is None or tau.shape[1] != history.layout.ps:
             return None
         for variable, shard in enumerate(shards):

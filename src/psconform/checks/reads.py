@@ -65,6 +65,10 @@ def _across(history: History, worker: Worker, level: str) -> Iterator[tuple[int,
             )
 
 
+UNTOLD = ("none", "silent-reset", "partial")
+"""Levels of recovery that allow what a rollback takes back to be taken back in silence."""
+
+
 def monotonic_reads(history: History) -> Verdict:
     """A7: monotonic reads, read-my-writes, and each worker's updates in its own order.
 
@@ -76,8 +80,10 @@ def monotonic_reads(history: History) -> Verdict:
     A rollback takes back what was applied: reads are compared with what came before in the same cluster epoch. Of a
     gradient that was sent more than once, or not answered, nobody knows when it arrived.
 
-    Assumes: a final read; ``probe.epoch`` where there are rollbacks.
+    Assumes: a final read; ``probe.epoch`` where there are rollbacks, which a job that claims no recovery need not tell.
     """
+    if history.lost and history.claims.recovery in UNTOLD:
+        return not_judged(f"needs a run in which no ps dies: recovery is {history.claims.recovery}")
     lines: list[str] = []
     for worker in history.workers:
         lines += at_most(_goes_back(history, worker))
@@ -91,7 +97,7 @@ def monotonic_reads(history: History) -> Verdict:
 def _goes_back(history: History, worker: Worker) -> Iterator[str]:
     reads = worker.reads
     lower: Bools = np.zeros((len(reads), 0), np.bool_)
-    if reads.versions is not None:
+    if reads.versions is not None and history.counted:
         lower = np.diff(reads.versions, axis=0, prepend=reads.versions[:1]) < 0
         lower[1:] &= (np.diff(reads.epoch) == 0)[:, None]
     gone = {index: cells for index, cells in taken_back(reads) if reads.epoch[index] == reads.epoch[index - 1]}
@@ -136,30 +142,25 @@ def _own_writes(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
     reads, odd, mine = worker.reads, worker.reads.odd, worker.index
     if not history.finals or not len(worker.acked):
         return
-    epoch = np.full(history.steps, -1, np.int64)  # the last in which each step was accepted
-    epoch[worker.pushes.step] = worker.pushes.epoch
-    place = np.full(history.steps, len(worker.acked), np.int64)  # of each step among the acknowledgements of that one
-    counts = np.flatnonzero(worker.acked_epoch == epoch[worker.acked])
-    place[worker.acked[counts[::-1]]] = counts[::-1]
-    highest = np.maximum.accumulate(worker.acked)
-    known = np.where(reads.after > 0, highest[np.maximum(reads.after, 1) - 1], -1)
     found: dict[tuple[int, int], int] = {}
-    for index, variable in np.argwhere(reads.clock[:, :, mine] <= known[:, None]).tolist():
-        steps = np.arange(reads.clock[index, variable, mine], known[index] + 1)
-        known_here = (place[steps] < reads.after[index]) & (epoch[steps] == reads.epoch[index])
-        lacks = steps[known_here & history.last.ever[variable, mine, steps]]
-        if lacks.size:
-            found[index, variable] = int(lacks[0])
-            if len(found) == MOST:
-                break
     rows = odd.take(odd.zero & (odd.peer == mine))
-    for row in np.flatnonzero(history.last.ever[rows.variable, mine, rows.step]).tolist()[:MOST]:
-        shown = slice(rows.first[row], rows.end[row])
-        here = reads.epoch[shown] == epoch[rows.step[row]]
-        told = np.flatnonzero((reads.after[shown] > place[rows.step[row]]) & here)
-        for index in (int(rows.first[row]) + told[:1]).tolist():
-            key = (index, int(rows.variable[row]))
-            found[key] = min(found.get(key, history.steps), int(rows.step[row]))
+    for epoch, place in worker.accepted_by(history.steps).items():
+        highest = np.maximum.accumulate(np.where(worker.acked_epoch == epoch, worker.acked, -1))
+        known = np.where(reads.after > 0, highest[np.maximum(reads.after, 1) - 1], -1)
+        known[reads.epoch != epoch] = -1
+        for index, variable in np.argwhere(reads.clock[:, :, mine] <= known[:, None]).tolist():
+            steps = np.arange(reads.clock[index, variable, mine], known[index] + 1)
+            lacks = steps[(place[steps] < reads.after[index]) & history.last.ever[variable, mine, steps]]
+            if lacks.size:
+                found[index, variable] = int(lacks[0])
+                if len(found) >= MOST:
+                    break
+        for row in np.flatnonzero(history.last.ever[rows.variable, mine, rows.step]).tolist()[:MOST]:
+            shown = slice(rows.first[row], rows.end[row])
+            told = np.flatnonzero((reads.after[shown] > place[rows.step[row]]) & (reads.epoch[shown] == epoch))
+            for index in (int(rows.first[row]) + told[:1]).tolist():
+                key = (index, int(rows.variable[row]))
+                found[key] = min(found.get(key, history.steps), int(rows.step[row]))
     for (index, variable), step in sorted(found.items()):
         yield (
             index,
@@ -202,6 +203,7 @@ def _sent(history: History) -> tuple[Ints, Ints]:
     for worker in history.workers:
         pushes = worker.pushes
         first[worker.index, pushes.step] = pushes.at if history.disturbed else pushes.first
-        sure = (pushes.attempts == 1) & (pushes.outcome == OK)
+        # of a push that is recorded with its answer nobody knows when it was sent
+        sure = history.sent_once(worker) & (pushes.outcome == OK) & (pushes.at < pushes.answered)
         last[worker.index, pushes.step] = np.where(sure, pushes.answered, -1) if history.disturbed else pushes.last
     return first, last

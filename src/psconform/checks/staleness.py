@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..history.columns import Ints, Odd, Pushes
-from ..history.model import History, Worker
+from ..history.model import OK, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
 from .witness import MOST
@@ -24,15 +24,14 @@ def staleness(history: History) -> Verdict:
     version more, a gradient more). Without versions it is judged on a decayed ledger only, where tau is a gradient's
     place in the order (A8) less the gradients that its read shows.
     """
-    taus = [taus_of(worker) for worker in history.workers]
+    workers = [worker for worker in history.workers if len(worker.pushes.ok)]
+    taus = [taus_of(history, worker) for worker in workers]
     found = [t for t in taus if t is not None]
-    if not found or len(found) < len(taus):
-        if history.workload.name == "decayed-ledger":
-            return _from_order(history)
-        return not_judged("needs versions in reads and acknowledgements, or --workload decayed-ledger")
+    if not found or len(found) < len(taus) or not history.counted:
+        return _without_versions(history)
     lines = []
-    for worker, rows in zip(history.workers, found, strict=True):
-        pushes = sent_once(worker)
+    for worker, rows in zip(workers, found, strict=True):
+        pushes = computed_here(history, worker)
         for row, ps in np.argwhere(rows < 0).tolist()[:MOST]:
             version = int(pushes.versions[row, ps])
             lines.append(
@@ -46,6 +45,16 @@ def staleness(history: History) -> Verdict:
     if not any(len(rows) for rows in found):
         return not_judged("needs gradients that are sent once")
     return _distribution(np.concatenate(found))
+
+
+def _without_versions(history: History) -> Verdict:
+    if not history.counted:
+        return not_judged("needs a cluster epoch for each ps that dies: its versions may begin anew")
+    if history.disturbed and not history.straight:
+        return not_judged("needs versions in reads and acknowledgements, or a run in which nothing was taken back")
+    if history.workload.name == "decayed-ledger":
+        return _from_order(history)
+    return not_judged("needs versions in reads and acknowledgements, or --workload decayed-ledger")
 
 
 def _distribution(tau: Ints) -> Verdict:
@@ -65,6 +74,8 @@ def contradiction_of(history: History) -> str:
         return ""
     if not history.finals or not history.last.ever[:, history.outcomes != 0].all():
         return ""  # what was dropped may have got a version all the same
+    if history.absences or not history.counted:
+        return ""  # so may what stands for whoever is away
     if any(w.reads.versions is None or w.reads.versions.shape[1] != history.layout.ps for w in history.workers):
         return ""
     start: dict[tuple[int, int], int] = {}  # version minus gradients shown, the same in every read of an epoch
@@ -92,22 +103,28 @@ def _times(odd: Odd) -> Ints:
     return np.asarray(np.where(odd.zero, 0, np.maximum(times, 1)))
 
 
-def sent_once(worker: Worker) -> Pushes:
+def computed_here(history: History, worker: Worker) -> Pushes:
     """The accepted pushes of which is known which answer is theirs, and that were computed in the epoch that took them.
 
     Those with a staleness: the version of any other one is that of some other moment, or counted otherwise.
     """
-    pushes = worker.pushes.ok
-    here = worker.reads.epoch[pushes.read] == pushes.epoch if len(worker.reads) else np.ones(len(pushes), np.bool_)
-    return pushes.take((pushes.attempts == 1) & (here | (pushes.read < 0)))
+    pushes, reads = worker.pushes, worker.reads
+    epoch = np.full(history.steps, -1, np.int64)  # in which it was sent and accepted
+    epoch[worker.acked] = worker.acked_epoch
+    here = np.ones(len(pushes), np.bool_)
+    if len(reads):
+        here = (reads.epoch[pushes.read] == epoch[pushes.step]) | (pushes.read < 0)
+    return pushes.take((pushes.outcome == OK) & history.sent_once(worker) & here)
 
 
-def taus_of(worker: Worker) -> Ints | None:
-    """tau per push of ``sent_once`` and ps, int64[A, P]; None if the target does not report versions."""
-    versions, pushes = worker.reads.versions, sent_once(worker)
+def taus_of(history: History, worker: Worker) -> Ints | None:
+    """tau per push of ``computed_here`` and ps, int64[A, P]; None if the target does not report versions."""
+    versions, pushes = worker.reads.versions, computed_here(history, worker)
     if versions is None or not len(worker.pushes.ok) or (pushes.read < 0).any():
         return None
-    if len(pushes) and pushes.same_width != versions.shape[1]:
+    if not len(pushes):
+        return np.zeros((0, versions.shape[1]), np.int64)
+    if pushes.same_width != versions.shape[1]:
         return None
     return np.asarray(pushes.versions[:, : versions.shape[1]] - 1 - versions[pushes.read])
 

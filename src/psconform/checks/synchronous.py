@@ -196,7 +196,8 @@ def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterat
     judged = (due != NOT_DUE) | (history.layout.quorum > 0)
     said = np.zeros(len(reads), np.bool_)
     if counters and reads.versions is not None:
-        said = reads.versions.min(axis=1, initial=2**60) != reads.versions.max(axis=1, initial=-(2**60))
+        versions = _in_step(history, reads)
+        said = versions.min(axis=1, initial=2**60) != versions.max(axis=1, initial=-(2**60))
     mixed = mixed_reads(history, worker, range(history.variables), only=judged)
     for index in np.flatnonzero(judged & (said | np.isin(np.arange(len(reads)), list(mixed)))).tolist():
         where = history.where(worker, index)
@@ -211,10 +212,26 @@ def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterat
     yield from _rounds_up(history, worker, due, counters=counters)
 
 
+def _in_step(history: History, reads: Reads) -> Ints:
+    """The versions of each read; after a rollback, from which each ps may count anew, from its first read on."""
+    assert reads.versions is not None
+    versions = reads.versions.copy()
+    for epoch in np.unique(reads.epoch[reads.epoch > _first_epoch(history)]).tolist():
+        mine = reads.epoch == epoch
+        versions[mine] -= versions[np.argmax(mine)]
+    return versions
+
+
+def _first_epoch(history: History) -> int:
+    return min((int(worker.reads.epoch.min()) for worker in history.workers if len(worker.reads)), default=0)
+
+
 def _count_rounds(history: History) -> bool:
     """Versions go up by one per round at least somewhere, so they are meant as a count of rounds."""
     if history.layout.quorum:
         return counts_rounds(history)
+    if not history.counted:
+        return False
     told = False
     for worker in history.workers:
         if worker.reads.versions is not None:
@@ -257,7 +274,8 @@ def reduction(history: History) -> Verdict:
     complete a round).
 
     A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
-    of applications (whole numbers are duplicates, R1).
+    of applications (whole numbers are duplicates, R1). A round in which a gradient was refused, or none was due, may be
+    the mean of the others.
 
     Assumes: some gradient was applied. With one worker the mean is the sum, and both hold. What a round without a
     worker is the mean of, a job that goes on without one (``--drop-after``) may say for itself.
@@ -272,9 +290,10 @@ def reduction(history: History) -> Verdict:
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
             f"{number} workers{_guess(history)}"
         )
+    short: Bools = np.asarray(history.excused.any(axis=0))
     for worker in history.workers:
         odd = worker.reads.odd
-        parts = np.array([_part(odd.head), _part(odd.tail)])
+        parts = np.array([_part(odd.head), _part(odd.tail)]) & ~short[odd.step]
         for row in np.flatnonzero(parts.any(axis=0)).tolist():
             count = odd.head[row] if parts[0, row] else odd.tail[row]
             lines.append(

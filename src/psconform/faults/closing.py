@@ -29,6 +29,7 @@ class ClosesLate(Injector):
         self._before: dict[Link, frozenset[int]] = {}  # what the destination has dialled, by its port
         self._usual: dict[Task, int] = {}  # connections of the destinations to themselves, say
         self._held = self._seen = ""
+        self._healed = False
 
     def inject(self) -> None:
         self._links.add(self._name, "slow_close", self._fault.links, delay=self._delay_ms)
@@ -37,13 +38,16 @@ class ClosesLate(Injector):
         self._usual = {task: self._more_than_dialled(task) for task in self._destinations()}
 
     def evidence(self) -> str:
-        """Seen twice: the end of a connection takes a moment even without the fault."""
+        """Seen twice: the end of a connection takes a moment even without the fault; and not after it."""
+        if self._healed:
+            return self._seen
         before, self._held = self._held, self._left_open()
         self._seen = self._seen or (self._held if before else "")
         return self._seen
 
     def heal(self) -> None:
         self._links.remove(self._name, self._fault.links)
+        self._healed = True
 
     def healed(self) -> str:
         """What was kept open is closed now."""

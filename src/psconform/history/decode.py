@@ -44,7 +44,7 @@ def decode_worker(
         file.start.boot,
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
-        acked_epoch=column(answers.told, "epoch")[answers.ok],
+        acked_epoch=answers.acked_epoch,
     )
     return worker, shards
 
@@ -79,6 +79,8 @@ class Answers:
         self.ok: Bools = np.array([outcome == "ok" for outcome in outcomes], np.bool_)
         self.failed: Bools = np.array([outcome == "failed" for outcome in outcomes], np.bool_)
         self.acked, self.acked_at = self.ack_step[self.ok], self.ack_seq[self.ok]
+        told_in = column(self.told, "epoch")
+        self.acked_epoch = np.where(told_in == self.sent_in, told_in, -1)[self.ok]
 
     def _check(self) -> None:
         """What must hold between these events; names the first that breaks it."""
@@ -108,6 +110,7 @@ class Answers:
         place = by_key[place[known]]
         known[known] = (sent[place] == answered[known]) & (self.seq[place] <= self.ack_seq[known])
         self._first(~known, self.ack_seq, self.ack_step, "acknowledges step {0}, never pushed")
+        self.sent_in = column(self.sent, "epoch")[place]  # the epoch of what each of them answers
         again = np.ones(len(answered), np.bool_)
         again[np.unique(answered, return_index=True)[1]] = False
         self._first(again, self.ack_seq, self.ack_step, "acknowledges step {0} twice")

@@ -60,12 +60,13 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
     kept = [index for index, worker in enumerate(workers) if len(worker.reads)] or [0]
     odd = Odd(*(np.concatenate(columns) for columns in zip(*_moved(parts, kept, read_before), strict=True)))
     versions = [part.versions for part in parts if part.versions is not None]
+    widths = {part.shape[1] for part in versions}  # lives that count differently cannot be compared
     values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
     columns = ("step", "final", "at", "clock", "nonce", "epoch")
     return Reads(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
         after=np.concatenate([part.after + acked_before[k] for k, part in zip(kept, parts, strict=True)]),
-        versions=np.concatenate(versions) if len(versions) == len(parts) else None,
+        versions=np.concatenate(versions) if len(versions) == len(parts) and len(widths) < 2 else None,
         odd=odd.sorted(),
         values=values,
         life=np.concatenate([np.full(len(part), k, np.int64) for k, part in zip(kept, parts, strict=True)]),

@@ -22,8 +22,8 @@ __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Wor
 
 COUNT_TOLERANCE = 1e-4
 """Deviation up to which a count is called whole; the probe's own tolerance for exactly one is 1e-5."""
-NEWEST = 2**62
-"""An epoch after all others."""
+NEWEST = NEVER = 2**62
+"""An epoch after all others; a place that nothing has."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Worker:
     """What one worker recorded.
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
-    ``acked_epoch`` in which cluster epoch, also of what was rolled back since. A record that has ``ended`` is whole; of
-    any other the end may be missing, so that what is not in it may have happened all the same. ``residual`` is what a
-    compression with error feedback had not sent in the end, [V, slots].
+    ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since. A
+    record that has ``ended`` is whole; of any other the end may be missing, so that what is not in it may have happened
+    all the same. ``residual`` is what a compression with error feedback had not sent in the end, [V, slots].
     """
 
     index: int
@@ -58,6 +58,16 @@ class Worker:
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
+
+    def accepted_by(self, steps: int) -> dict[int, Ints]:
+        """By cluster epoch, int64[K]: place of each step's acceptance among all of the worker; NEVER: it has none."""
+        found = {}
+        for epoch in np.unique(self.acked_epoch[self.acked_epoch >= 0]).tolist():
+            place = np.full(steps, NEVER, np.int64)
+            which = np.flatnonzero(self.acked_epoch == epoch)[::-1]
+            place[self.acked[which]] = which
+            found[epoch] = place
+        return found
 
     @cached_property
     def blind(self) -> Ints:
@@ -209,15 +219,42 @@ class History:
 
     @cached_property
     def straight(self) -> bool:
-        """Whatever struck has made it slower at most: nobody died or was gone on without, nothing was sent again or
-        stayed without an answer, poisoned or taken back."""
-        died = any(fault.of.startswith(("ps:", "worker:")) and fault.kind in DEATHS for fault in self.faults)
+        """Whatever struck has made it slower at most: nobody died or was gone on without, nothing was sent again,
+        overtaken or stayed without an answer, poisoned or taken back."""
+        died = any(fault.kind in DEATHS for fault in self.faults)
         if died or self.absences or self.poisons or any(mark.kind == "resume" for mark in self.marks):
             return False
-        epochs = {epoch for worker in self.workers for epoch in np.unique(worker.reads.epoch).tolist()}
-        pushes = [worker.pushes for worker in self.workers]
-        once = all(((push.attempts == 1) & (push.outcome != UNKNOWN)).all() for push in pushes)
-        return once and len(epochs) <= 1
+        epochs = {mark.epoch for mark in self.marks if mark.kind == "restore"}
+        for worker in self.workers:
+            pushes, reads = worker.pushes, worker.reads
+            epochs |= {*reads.epoch.tolist(), *worker.acked_epoch.tolist()}
+            in_turn = (pushes.answered[:-1] <= pushes.at[1:]).all() and (pushes.at < pushes.answered).all()
+            once = (pushes.attempts == 1) & (pushes.outcome != UNKNOWN)
+            if not in_turn or not once.all() or worker.joins or reads.life.any():
+                return False
+        return len(epochs) <= 1
+
+    @cached_property
+    def lost(self) -> bool:
+        """A ps died; without a new cluster epoch nobody can tell what that has taken back, and when."""
+        return any(fault.kind in DEATHS and fault.of.startswith("ps:") for fault in self.faults)
+
+    @cached_property
+    def counted(self) -> bool:
+        """Versions can be compared with each other, within a cluster epoch: none is known to have begun anew."""
+        epochs = {epoch for worker in self.workers for epoch in worker.reads.epoch.tolist()}
+        return not self.lost or len(epochs) > 1
+
+    def sent_once(self, worker: Worker) -> Bools:
+        """Of each push of a worker, whether it was surely sent once, by it alone: the answer to it is about it.
+
+        Not the first of a later life, of which the life before may have died while it sent it, nor what a second
+        process of that worker may have sent, too.
+        """
+        pushes = worker.pushes
+        twice = any(fault.kind == "twice" and fault.of == str(worker) for fault in self.faults)
+        first = np.isin(pushes.step, [join.step for join in worker.joins])
+        return np.asarray((pushes.attempts == 1) & ~first & (not twice))
 
     @cached_property
     def finite(self) -> History:

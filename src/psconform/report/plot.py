@@ -92,7 +92,7 @@ def plot_run(judged: Judged, path: Path) -> None:
     """The picture of a judged run: losses if it trained a model, step times, staleness; raises BadInput as `draw`."""
     manifest, history = judged.manifest, judged.history
     times = {str(worker): step_times_ms(worker.pushes, worker.reads.at)[0].tolist() for worker in history.workers}
-    taus = [taus_of(worker) for worker in history.workers] if manifest.layout.update == "async" else []
+    taus = [taus_of(history, worker) for worker in history.workers] if manifest.layout.update == "async" else []
     draw(
         path,
         title=f"{manifest.target} on {manifest.layout.text}, {manifest.layout.update}, {manifest.workload.name}",
