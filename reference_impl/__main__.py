@@ -21,8 +21,8 @@ from .compress import COMPRESSIONS
 from .memory import keep_memory
 
 if TYPE_CHECKING:
+    from .checkpoint import Recovery
     from .in_graph import InGraph
-    from .recovery import Recovery
     from .shard import ShardConfig
     from .trainer import Worker
 
@@ -249,7 +249,7 @@ def _check_defect(defect: str, config: ShardConfig, *, recovers: bool) -> None:
 
 def _recovery(options: argparse.Namespace, probe: Probe) -> Recovery | None:
     """Checkpoints, if this task is to have them: psconform's spec may ask for them, too."""
-    from .recovery import Recovery
+    from .checkpoint import Recovery
 
     if options.checkpoint_dir:
         give_up_s = max(options.give_up_after, 2 * options.drop_after)

@@ -42,6 +42,7 @@ import numpy as np
 import tensorflow as tf
 
 from .shard import Row, tf1
+from .trainer import CALL_TIMEOUT_S
 
 FORMAT = 1
 FINISHED = "finished"
@@ -294,3 +295,21 @@ def _os_error(error: tf.errors.OpError, prefix: Path) -> OSError:
         return OSError(number, os.strerror(number))
     lines = error.message.splitlines()
     return OSError(errno.EINVAL, next((line for line in lines if str(prefix) in line), lines[0] if lines else ""))
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept.
+
+    ``every`` and ``every_s`` 0: only the first and the last are written. Whoever hears nothing of the others for
+    ``give_up_s`` ends, and says of whom.
+    """
+
+    folder: Path
+    every: int = 50
+    every_s: float = 0.0
+    keep: int = 3
+    give_up_s: float = CALL_TIMEOUT_S
+
+    def store(self) -> Store:
+        return Store(self.folder, keep=self.keep)

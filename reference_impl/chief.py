@@ -30,9 +30,9 @@ from psconform.optimizers import MOMENTS
 from psconform.probe import Probe
 
 from .calls import PATIENCE_S, POLL_S, GaveUp
-from .checkpoint import TROUBLE, Cut
+from .checkpoint import TROUBLE, Cut, Recovery
 from .recoverable import DONE, LEFT, OPEN, Look
-from .recovery import RecoveringWorker, Recovery
+from .recovery import RecoveringWorker
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster
 

@@ -7,8 +7,9 @@ import tensorflow as tf
 from psconform.layout import Task
 from psconform.probe import Probe
 
+from .checkpoint import Recovery
 from .faulty_recovery import subtract
-from .recovery import RecoveringWorker, Recovery
+from .recovery import RecoveringWorker
 from .shard import ShardConfig, tf1
 from .trainer import CannotServe, Cluster, session_config
 

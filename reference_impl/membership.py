@@ -22,9 +22,10 @@ import tensorflow as tf
 from psconform.probe import Probe
 
 from .calls import PATIENCE_S
+from .checkpoint import Recovery
 from .chief import RecoveringChief
 from .recoverable import OPEN, OUT, Look
-from .recovery import Recovery, RolledBack
+from .recovery import RolledBack
 from .shard import Row, ShardConfig, tf1
 from .trainer import Cluster, Values
 

@@ -18,8 +18,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ from psconform.layout import Task
 from psconform.probe import Probe
 
 from .calls import PATIENCE_S, POLL_S, Calls, GaveUp, Stall
-from .checkpoint import Store
+from .checkpoint import Recovery
 from .recoverable import DONE, LEFT, OPEN, OUT, TRAINS, Look, RecoverableShard
 from .shard import Row, ShardConfig, tf1
 from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, session_config
@@ -40,24 +38,6 @@ HELD_UP_S = 0.5
 SLOWEST = 8e6
 """Bytes a second: with a large state a call has so much longer. A machine whose memory is new to a ps that was started
 again takes seconds for a push that takes milliseconds later, and one that is broken off is paid for again."""
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept.
-
-    ``every`` and ``every_s`` 0: only the first and the last are written. Whoever hears nothing of the others for
-    ``give_up_s`` ends, and says of whom.
-    """
-
-    folder: Path
-    every: int = 50
-    every_s: float = 0.0
-    keep: int = 3
-    give_up_s: float = CALL_TIMEOUT_S
-
-    def store(self) -> Store:
-        return Store(self.folder, keep=self.keep)
 
 
 class RolledBack(Exception):

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from psconform.layout import Task
 
+from .checkpoint import Recovery
 from .recoverable import RecoverableShard
-from .recovery import Recovery
 from .shard import ShardConfig, tf1
 from .trainer import Cluster, new_server, session_config
 

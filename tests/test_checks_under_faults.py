@@ -64,6 +64,15 @@ def ps_lost(story, name="three"):
     story.restore(name)
 
 
+def answered(story, step, versions):
+    """Worker:1 takes a step, and is told these versions."""
+    story.read(1, step)
+    story.probes[1].push(step)
+    for p in range(2):
+        story.put(p, 1, step)
+    story.probes[1].ack(step, "ok", versions)
+
+
 def ended(story):
     """Read once more, and judge."""
     story.steps = 0  # nothing is left to train
@@ -149,12 +158,7 @@ def test_a_version_that_was_given_twice(tmp_path):
     story.step(1, 1)
     story.step(0, 1)
     held_up(story)
-    probe = story.probes[1]
-    story.read(1, 1)
-    probe.push(1)
-    for p in range(2):
-        story.put(p, 1, 1)
-    probe.ack(1, "ok", [2, 2])
+    answered(story, 1, [2, 2])
     judged = story.finish()
     assert statuses(judged)["A1"] == "violated", explain(judged)
     assert "gave version 2 to" in explain(judged)
@@ -186,12 +190,7 @@ def test_a_gradient_that_was_applied_before_it_was_computed_is_seen_under_faults
     story = Story(tmp_path / "run", claims=CLAIMS)
     story.step(0, 3)
     held_up(story)
-    probe = story.probes[1]
-    story.read(1, 0)
-    probe.push(0)
-    for p in range(2):
-        story.put(p, 1, 0)
-    probe.ack(0, "ok", [2, 2])
+    answered(story, 0, [2, 2])
     judged = story.finish()
     assert statuses(judged)["A2"] == "violated", explain(judged)
 

@@ -1,4 +1,4 @@
-"""Faults of a drawn plan that would undo, or hide, what another of them brings about are apart."""
+"""What drawn plans are made of, and that faults which would undo, or hide, what others bring about are apart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
+
+from .test_fault_plans import LAYOUT, STEPS, drawn_for
 
 ENDS = ("kill", "term", "crash-loop")
 SEEDS = range(200)
@@ -49,3 +51,51 @@ def test_in_a_short_job_too_there_is_what_was_asked_for(kinds):
     for seed in range(40):
         plan = drawn_plan(f"random:{kinds}", layout=cluster, steps=6, seed=seed)
         assert {fault.kind for fault in plan} == set(kinds.split(","))
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_most_stalls_hold_a_push_from_its_beginning(update):
+    stalls = [fault for fault in drawn_for(Layout(ps=2, workers=3, update=update)) if fault.kind == "stall"]
+    own = [f for f in stalls if f.when.task in {str(t) for link in f.links for t in (link.source, link.destination)}]
+    assert sum(fault.when.phase == "before-push" for fault in own) > 0.8 * len(stalls)
+
+
+def test_a_cut_between_a_push_and_its_answer_lets_none_of_it_through():
+    cuts = [fault for fault in drawn_for(LAYOUT) if fault.kind == "cut" and fault.when.phase == "sent"]
+    assert cuts
+    assert all(dict(fault.amounts) == {"bytes": 0} for fault in cuts)
+
+
+@pytest.mark.parametrize("drop_after", [0.5, 2.0, 3.0])
+def test_where_rounds_go_by_without_a_worker_faults_strike_at_steps_of_the_chief(drop_after):
+    """Of a worker that is gone without the steps go by, and whatever waits for it there never strikes."""
+    faults = drawn_for(Layout(ps=2, workers=3, update="sync", drop_after=drop_after))
+    waits = [fault for fault in faults if fault.kind != "late" and not fault.links]
+    assert {fault.where for fault in waits} == {"worker:0"}
+    assert {fault.where for fault in faults if fault.links} <= {"worker:0", "worker"}
+    away = [f.restart_after_s for f in faults if f.kind in ("kill", "term") and f.task.job == "worker"]
+    assert sum(seconds > drop_after for seconds in away) > 0.8 * len(away)
+    assert max(away) < drop_after + 1
+
+
+def test_of_workers_that_die_some_are_away_for_longer_than_a_deadline():
+    died = [fault for fault in drawn_for(LAYOUT, 400) if fault.kind in ("kill", "term") and fault.task.job == "worker"]
+    assert 0.03 < sum(fault.restart_after_s > 2 for fault in died) / len(died) < 0.3
+
+
+def test_sent_is_drawn_where_it_can_be_reached(tmp_path):
+    def phases(kinds="random", **given):
+        plans = (drawn_plan(kinds, layout=LAYOUT, steps=STEPS, seed=seed, **given) for seed in range(50))
+        return {fault.when.phase for plan in plans for fault in plan}
+
+    assert "sent" in phases(sent=True)
+    assert "sent" in phases("random:reset", sent=True)
+    assert "sent" not in phases()
+    assert "sent" not in phases(sent=True, shared=True)
+    assert "sent" not in phases("random:kill,stall", sent=True)
+
+
+def test_ps_and_workers_are_struck_alike():
+    drawn = [f for seed in range(500) for f in drawn_plan("random:kill", layout=LAYOUT, steps=STEPS, seed=seed)]
+    share = sum(fault.task.job == "ps" for fault in drawn) / len(drawn)
+    assert 0.4 < share < 0.6

@@ -372,54 +372,6 @@ def test_who_is_not_waited_for_is_ended_at_its_own_step():
     assert all(str(fault.task) == fault.where for fault in ended if fault.task.job == "worker")
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-def test_most_stalls_hold_a_push_from_its_beginning(update):
-    stalls = [fault for fault in drawn_for(Layout(ps=2, workers=3, update=update)) if fault.kind == "stall"]
-    own = [f for f in stalls if f.when.task in {str(t) for link in f.links for t in (link.source, link.destination)}]
-    assert sum(fault.when.phase == "before-push" for fault in own) > 0.8 * len(stalls)
-
-
-def test_a_cut_between_a_push_and_its_answer_lets_none_of_it_through():
-    cuts = [fault for fault in drawn_for(LAYOUT) if fault.kind == "cut" and fault.when.phase == "sent"]
-    assert cuts
-    assert all(dict(fault.amounts) == {"bytes": 0} for fault in cuts)
-
-
-@pytest.mark.parametrize("drop_after", [0.5, 2.0, 3.0])
-def test_where_rounds_go_by_without_a_worker_faults_strike_at_steps_of_the_chief(drop_after):
-    """Of a worker that is gone without the steps go by, and whatever waits for it there never strikes."""
-    faults = drawn_for(Layout(ps=2, workers=3, update="sync", drop_after=drop_after))
-    waits = [fault for fault in faults if fault.kind != "late" and not fault.links]
-    assert {fault.where for fault in waits} == {"worker:0"}
-    assert {fault.where for fault in faults if fault.links} <= {"worker:0", "worker"}
-    away = [f.restart_after_s for f in faults if f.kind in ("kill", "term") and f.task.job == "worker"]
-    assert sum(seconds > drop_after for seconds in away) > 0.8 * len(away)
-    assert max(away) < drop_after + 1
-
-
-def test_of_workers_that_die_some_are_away_for_longer_than_a_deadline():
-    died = [fault for fault in drawn_for(LAYOUT, 400) if fault.kind in ("kill", "term") and fault.task.job == "worker"]
-    assert 0.03 < sum(fault.restart_after_s > 2 for fault in died) / len(died) < 0.3
-
-
-def test_sent_is_drawn_where_it_can_be_reached(tmp_path):
-    def phases(kinds="random", **given):
-        plans = (drawn_plan(kinds, layout=LAYOUT, steps=STEPS, seed=seed, **given) for seed in range(50))
-        return {fault.when.phase for plan in plans for fault in plan}
-
-    assert "sent" in phases(sent=True)
-    assert "sent" in phases("random:reset", sent=True)
-    assert "sent" not in phases()
-    assert "sent" not in phases(sent=True, shared=True)
-    assert "sent" not in phases("random:kill,stall", sent=True)
-
-
-def test_ps_and_workers_are_struck_alike():
-    drawn = [f for seed in range(500) for f in drawn_plan("random:kill", layout=LAYOUT, steps=STEPS, seed=seed)]
-    share = sum(fault.task.job == "ps" for fault in drawn) / len(drawn)
-    assert 0.4 < share < 0.6
-
-
 def test_faults_are_values():
     (fault,) = parsed(entry(kind="term", task="ps:0", at=9))
     assert {fault: 1}[Fault(kind="term", task=Task("ps", 0), when=When("before-push", 9), restart_after_s=1.0)] == 1

@@ -15,7 +15,7 @@ from psconform.checks.leaving import leaves_as_declared
 from psconform.errors import BadInput, Malformed
 from psconform.faults.short import parse_faults
 from psconform.history.manifest import Workload
-from psconform.history.model import Absence, Mark, Struck
+from psconform.history.told import Absence, Mark, Struck
 from psconform.layout import UPDATES, Layout, Task
 from psconform.probe import UNIT
 from psconform.report.text import explain

@@ -10,7 +10,7 @@ import pytest
 from psconform.checks.leaving import leaves_as_declared
 from psconform.checks.straggler import waits_for_slowest
 from psconform.claims import DEFAULTS
-from psconform.history.model import Struck
+from psconform.history.told import Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
 

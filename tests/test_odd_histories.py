@@ -49,6 +49,15 @@ class Counts(Story):
         return ended(self)
 
 
+def three_steps(folder):
+    """Both workers have taken them, in turn."""
+    story = Counts(folder / "run", claims=CLAIMS)
+    for _ in range(3):
+        story.one(0)
+        story.one(1)
+    return story
+
+
 def nobody_is_accused(judged, *judged_too):
     assert "violated" not in statuses(judged).values(), explain(judged)
     assert "crashed" not in explain(judged)
@@ -58,10 +67,7 @@ def nobody_is_accused(judged, *judged_too):
 @pytest.mark.parametrize("base", [(6, 6), (-1, -1), (0, 6)])
 def test_versions_are_no_part_of_what_is_restored(tmp_path, base):
     """They begin anew, on one ps or on all, or go on by one, though nothing was lost."""
-    story = Counts(tmp_path / "run", claims=CLAIMS)
-    for _ in range(3):
-        story.one(0)
-        story.one(1)
+    story = three_steps(tmp_path)
     story.checkpoint("three")
     ps_lost(story)
     story.base = base
@@ -87,10 +93,7 @@ def test_rounds_are_counted_anew_by_the_ps_that_was_lost(tmp_path):
 
 def test_nothing_was_lost_so_there_is_no_new_epoch(tmp_path):
     """The ps has its parameters from a log, say, and counts from 0."""
-    story = Counts(tmp_path / "run", claims=CLAIMS)
-    for _ in range(3):
-        story.one(0)
-        story.one(1)
+    story = three_steps(tmp_path)
     story.read(0, 3)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False)
@@ -128,10 +131,7 @@ def test_who_is_gone_for_good_had_versions_that_others_get_after_a_rollback(tmp_
 
 def test_who_died_in_a_call_had_sent_what_it_has_not_recorded(tmp_path):
     """probe.update: the ps has it already, and answers the next life with the version of now."""
-    story = Counts(tmp_path / "run", claims=CLAIMS)
-    for _ in range(3):
-        story.one(0)
-        story.one(1)
+    story = three_steps(tmp_path)
     story.read(1, 3)
     story.arrives(1, 3)
     story.kill("worker:1")

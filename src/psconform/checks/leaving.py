@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..history.model import OVER, Absence, History, Mark, Worker
+from ..history.model import History, Worker
+from ..history.told import OVER, Absence, Mark
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .witness import at_most
 

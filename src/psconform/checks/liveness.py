@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.model import OVER, History, Struck
+from ..history.model import History
+from ..history.told import OVER, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..history.model import History, Mark, Worker
+from ..history.model import History, Worker
+from ..history.told import Mark
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import taken_back
 from .witness import at_most

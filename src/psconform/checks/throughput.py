@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..history.columns import Ints
-from ..history.model import OK, OVER, History, Worker
+from ..history.model import OK, History, Worker
+from ..history.told import OVER
 from ..verdict import Verdict, not_judged, valid, violated
 
 BACK_S = 5.0

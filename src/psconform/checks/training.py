@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..history.columns import OK
-from ..history.model import History, Poisoned, Worker
+from ..history.model import History, Worker
+from ..history.told import Poisoned
 from ..verdict import Verdict, unknown, valid, violated
 
 

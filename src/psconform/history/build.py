@@ -25,9 +25,10 @@ from .events import Poison as PoisonEvent
 from .lives import Life, joined
 from .lives import marks as marks_of
 from .manifest import Manifest
-from .model import Absence, History, Init, Mark, Poisoned, Struck, Worker
+from .model import History, Init, Worker
 from .reader import EventFile, read_events
 from .scale import rescaled, whole_scale
+from .told import Absence, Mark, Poisoned, Struck
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 _FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")

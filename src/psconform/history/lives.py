@@ -10,8 +10,9 @@ import numpy as np
 from ..layout import Task
 from .columns import FAILED, OK, UNKNOWN, Ints, Odd, Pushes, Reads
 from .events import Checkpoint, Restore, Resume
-from .model import Join, Mark, Worker
+from .model import Join, Worker
 from .reader import EventFile
+from .told import Mark
 
 
 @dataclass(frozen=True)

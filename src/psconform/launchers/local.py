@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
+from .environment import direct
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
@@ -31,8 +32,6 @@ REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
 SHARED = Path("/dev/shm")
 """Where such files may lie."""
-HERE = "127.0.0.1,localhost"
-"""Hosts that no proxy is asked for."""
 
 
 @dataclass(frozen=True)
@@ -314,13 +313,6 @@ class LocalLauncher:
             self._running.clear()
             self._lost = True
             raise PsconformError("the keeper of the tasks ended, and with it all tasks")
-
-
-def direct(environ: Mapping[str, str]) -> dict[str, str]:
-    """What keeps a task from asking the HTTP proxy of its user for another task: gRPC would, on loopback, too."""
-    names = ("no_proxy", "NO_PROXY")
-    given = next((environ[name] for name in names if environ.get(name)), "")
-    return dict.fromkeys(names, ",".join(filter(None, (given, HERE))))
 
 
 def empty(folder: Path) -> None:

@@ -1,0 +1,71 @@
+"""What a run tells beside reads and pushes: checkpoints and restores, who was gone on without, poisons, and faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..layout import Task
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A task made a checkpoint, restored one, or resumed training; in the order of its record, life after life."""
+
+    task: Task
+    life: int
+    kind: str  # checkpoint, restore, resume
+    epoch: int
+    seq: int
+    name: str = ""
+    clock: tuple[tuple[int, ...], ...] = ()  # of a checkpoint: per ps and worker, gradients in it
+    step: int = 0  # of a resumption: the next step
+    at: int = 0  # of a restore and a resumption: when it was recorded, nanoseconds of CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Somebody said that the job goes on without a worker: in sync the round of ``step``, in async from there on."""
+
+    worker: int
+    step: int
+    at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """A worker was given a gradient that is not finite; ``seeded``: by psconform, else training has diverged."""
+
+    worker: int
+    step: int
+    value: str
+    seeded: bool
+    at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
+
+
+DEATHS = ("kill", "term", "crash-loop", "late", "twice")
+"""Kinds of faults after which a task is another process, or there are two of them."""
+OVER = ("poison", "out-of-data")
+"""Kinds of faults that are no outage: nobody dies, and there is nothing to heal."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not).
+
+    A poison is one gradient, there is nothing to heal: its ``healed`` stays empty.
+    """
+
+    kind: str
+    of: str  # a task, or links, in words
+    at: str
+    evidence: str
+    healed: str
+    file: str = ""  # the checkpoint file that it damaged
+    on_ns: int = 0  # from then on it was there, nanoseconds of CLOCK_MONOTONIC; 0: not known
+    off_ns: int = 0  # until then; 0: not known, or it was not healed
+
+    @property
+    def what(self) -> str:
+        """What struck whom, and when."""
+        return f"{self.kind} {self.of} at {self.at}"
