@@ -25,9 +25,9 @@ TARGET = find_target(chosen.target)
 def cases() -> list[Case]:
     """A pairwise covering array; in nightly the whole product; in quick every eighth row of the array."""
     factors = factors_of(TARGET)
-    if chosen.profile == "nightly":
+    if chosen.size == "nightly":
         return factors.product()
-    return factors.pairs() if chosen.profile == "ci" else factors.pairs()[::8]
+    return factors.pairs() if chosen.size == "ci" else factors.pairs()[::8]
 
 
 def faults_of(kind: str, role: str, moment: str) -> list[Fault]:

@@ -50,7 +50,7 @@ def clean():
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(
-        re.match(r"ended \d+: |\d+ process\(es\) ended$|unmounted /|deleted /", line)
+        re.match(r"ended \d+: |\d+ process\(es\) ended$|removed |unmounted /|deleted /", line)
         for line in done.stdout.splitlines()
     )
     return done.stdout

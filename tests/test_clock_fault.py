@@ -59,7 +59,7 @@ def faked(tmp_path):
     library = faketime.find()
     assert library is not None, faketime.lacking()
     faketime.write(tmp_path / "clock", 0)
-    return faketime.environment(faketime.copy(library, tmp_path), tmp_path / "clock", {})
+    return faketime.environment(str(faketime.copy(library, tmp_path)), str(tmp_path / "clock"), {})
 
 
 def left_by(pid):
@@ -88,7 +88,7 @@ def test_a_file_is_never_read_half(tmp_path):
 
 
 def test_what_was_preloaded_before_still_is():
-    env = faketime.environment(Path("/lib.so"), Path("/clock"), {"LD_PRELOAD": "/other.so"})
+    env = faketime.environment("/lib.so", "/clock", {"LD_PRELOAD": "/other.so"})
     assert env["LD_PRELOAD"] == "/lib.so:/other.so"
 
 
@@ -100,7 +100,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 folder = Path(sys.argv[1])
 with LocalLauncher() as launcher:
-    env = faketime.environment(faketime.copy(faketime.find(), folder), folder / "clock", {})
+    env = faketime.environment(str(faketime.copy(faketime.find(), folder)), str(folder / "clock"), {})
     command = Command((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"))
     log = folder / "log"
     pid = launcher.start(Task("ps", 0), command, env=env, log=log, remains=faketime.REMAINS)

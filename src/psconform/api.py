@@ -127,6 +127,8 @@ def judge(
     checkpoint_every: int | str | None = None,
     out: str | Path | None = None,
     patience_s: float = 60.0,
+    launcher: str = "process",
+    image: str = "",
     session: Session | None = None,
     notify: Notify = lambda _: None,
 ) -> Run:
@@ -171,6 +173,8 @@ def judge(
             faults, else 0: none.
         out: the run folder, new or empty; by default a temporary one, which is yours to delete.
         patience_s: seconds without any event after which the run is stopped as stalled.
+        launcher: ``process``: tasks are processes of this machine; ``docker``: each in a container of its own.
+        image: with ``docker``: what tasks run in; by default the trainer's own (``psconform images build``).
         session: keeps warm processes between runs; by default one per Python process.
         notify: called with a ``Progress`` about twenty times a second.
 
@@ -214,6 +218,8 @@ def judge(
         restart_after=restart_after,
         checkpoint_every=checkpoint_every,
         patience_s=patience_s,
+        launcher=launcher,
+        image=image,
     )
     if out is None:
         plan = replace(plan, out=Path(tempfile.mkdtemp(prefix="psconform-")))

@@ -1,4 +1,7 @@
-"""The command line ``psconform``: run, check, plot, list, doctor, clean; replay and shrink are in cli_again.py."""
+"""The command line ``psconform``: run, check, plot, list, doctor, clean.
+
+replay and shrink are in cli_again.py, images in cli_images.py.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from pydantic import ValidationError
 
+from . import cli_images
 from .cli_again import replay, shrink
 from .errors import BadInput, PsconformError
 from .faults.short import RESTART_AFTER
@@ -118,6 +122,10 @@ def run(
         str | None,
         typer.Option(metavar="N|TIME", help="Steps of the chief, or 500ms; default 50 with faults, else 0: never."),
     ] = None,
+    launcher: Annotated[str, typer.Option(help="process, or docker: each task in a container of its own.")] = "process",
+    image: Annotated[
+        str, typer.Option(help="With docker: what tasks run in. Default: the trainer's own, psconform images build.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds without progress that end a run; 60 at least until a step is done.")
@@ -172,6 +180,8 @@ def run(
         "restart_after": restart_after,
         "checkpoint_every": checkpoint_every,
         "patience_s": patience,
+        "launcher": launcher,
+        "image": image,
     }
     for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
         if given and repeat is None:
@@ -238,6 +248,7 @@ def plot(
 
 app.command()(replay)
 app.command()(shrink)
+app.add_typer(cli_images.app, name="images")
 
 Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults"]
 
@@ -279,13 +290,18 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def clean() -> None:
-    """End processes, unmount and delete folders that a killed psconform has left; of a running one none is touched."""
-    from .launchers.cleanup import end_orphans, remove_folders, remove_mounts
+    """End processes, remove containers, networks, mounts and folders that a killed psconform has left.
+
+    Nothing of a running one is touched.
+    """
+    from .launchers.cleanup import end_orphans, remove_folders, remove_mounts, remove_pods
 
     ended = end_orphans()
     for orphan in ended:
         sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
     sys.stdout.write(f"{len(ended)} process(es) ended\n")
+    for name in remove_pods():
+        sys.stdout.write(f"removed {name}\n")
     for folder in remove_mounts():  # before what they may lie in is deleted
         sys.stdout.write(f"unmounted {folder}\n")
     for folder in remove_folders():

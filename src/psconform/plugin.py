@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .runner.session import Session
 
 PROFILES = ("quick", "ci", "nightly")
+LAUNCHERS = ("process", "docker")
 _failed = pytest.StashKey[bool]()
 _clusters = pytest.StashKey[int]()
 
@@ -34,6 +35,13 @@ class Choice:
 
     target: str = "reference"
     profile: str = "quick"
+    launcher: str = "process"
+    image: str = ""
+
+    @property
+    def size(self) -> str:
+        """How many clusters that is: containers start cold, so with them each profile is as small as the one below."""
+        return self.profile if self.launcher == "process" else PROFILES[max(0, PROFILES.index(self.profile) - 1)]
 
 
 chosen = Choice()
@@ -55,6 +63,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="quick",
         help="how many clusters the psconform suites start: quick (default), ci, nightly",
     )
+    group.addoption(
+        "--psconform-launcher",
+        choices=LAUNCHERS,
+        default="process",
+        help="where tasks run: process (default), or docker: each in a container of its own",
+    )
+    group.addoption(
+        "--psconform-image",
+        metavar="IMAGE",
+        default="",
+        help="with docker: what tasks run in; default: the trainer's own, psconform images build",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,10 +83,17 @@ def pytest_configure(config: pytest.Config) -> None:
     target = str(config.getoption("--psconform-target"))
     if target != "reference":
         target = str((config.invocation_params.dir / target).resolve())
-    chosen = Choice(target, str(config.getoption("--psconform-profile")))
+    profile, launcher, image = (
+        str(config.getoption(f"--psconform-{name}")) for name in ("profile", "launcher", "image")
+    )
+    chosen = Choice(target, profile, launcher, image)
     config.addinivalue_line("markers", "psconform: a test that starts real clusters and judges them")
     if target != "reference":
         _check_target(target)
+    if launcher == "docker":
+        _check_engine(image)
+    elif image:
+        raise pytest.UsageError("--psconform-image is for --psconform-launcher docker")
 
 
 def _check_target(target: str) -> None:
@@ -79,6 +106,17 @@ def _check_target(target: str) -> None:
         raise pytest.UsageError(f"--psconform-target: {error}") from None
 
 
+def _check_engine(image: str) -> None:
+    """One line that says what lacks, rather than as many failures as there are tests."""
+    from .errors import PsconformError
+    from .launchers.images import need, trainer_image
+
+    try:
+        need(image or trainer_image(), own=not image)
+    except PsconformError as error:
+        raise pytest.UsageError(f"--psconform-launcher docker: {error}") from None
+
+
 def suite_settings(*, quick: int, ci: int, nightly: int) -> settings:
     """Hypothesis settings for a test that starts that many clusters, by profile.
 
@@ -87,7 +125,7 @@ def suite_settings(*, quick: int, ci: int, nightly: int) -> settings:
     """
     from hypothesis import HealthCheck, Phase, settings
 
-    count = {"quick": quick, "ci": ci, "nightly": nightly}[chosen.profile]
+    count = {"quick": quick, "ci": ci, "nightly": nightly}[chosen.size]
     thorough = chosen.profile == "nightly"
     return settings(
         max_examples=count,
@@ -126,6 +164,7 @@ def judge(request: pytest.FixtureRequest, psconform_session: Session) -> Iterato
     def run(target: str | Path | None = None, **options: Any) -> Run:
         out = Path(options.pop("out", None) or base / f"run-{len(folders)}")
         folders.append(out)
+        options = {"launcher": chosen.launcher, "image": chosen.image, **options}
         return run_and_judge(chosen.target if target is None else target, out=out, session=psconform_session, **options)
 
     yield run
@@ -152,4 +191,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     count = config.stash.get(_clusters, 0)
     if count:
         name = Path(chosen.target).name
-        terminalreporter.write_line(f"psconform: {count} real clusters started (target {name}, {chosen.profile})")
+        where = "" if chosen.launcher == "process" else ", in containers"
+        terminalreporter.write_line(
+            f"psconform: {count} real clusters started (target {name}, {chosen.profile}{where})"
+        )

@@ -54,7 +54,7 @@ TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
 CONTROL = "PSCONFORM_CONTROL"
-"""Environment variable: host:port of the psconform that strikes at phases; see `Probe.at`."""
+"""Environment variable: host:port of the psconform that strikes at phases, or unix:PATH; see `Probe.at`."""
 TELL_NS = 10_000_000
 """A task whose clock is to jump tells what it shows not more often than that."""
 DECAY = 2.0**-10
@@ -470,9 +470,8 @@ class Probe:
             return
         if not (address := os.environ.get(CONTROL)):
             return
-        host, _, port = address.rpartition(":")
         # a psconform that is gone, or hangs up, strikes nobody
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as line:
+        with contextlib.suppress(OSError), _dial(address) as line:
             self._told_ns = time.monotonic_ns()  # a clock of the whole machine, with which the other one is compared
             said = {"task": self.task, "phase": phase, "step": step}
             said |= {"wall_ns": time.time_ns(), "mono_ns": self._told_ns}
@@ -740,3 +739,17 @@ def _answer(step: int, outcome: str, attempt: int, versions: Sequence[int] | Non
     if versions is not None:
         event["versions"] = [int(v) for v in versions]
     return event
+
+
+def _dial(address: str) -> socket.socket:
+    """A connection to ``host:port`` or ``unix:PATH``; raises OSError."""
+    if not address.startswith("unix:"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host, int(port)))
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.connect(address.removeprefix("unix:"))
+    except OSError:
+        line.close()
+        raise
+    return line

@@ -6,7 +6,6 @@ from ..layout import Link, Task
 from .fault import Fault
 from .injectors import Injector, Life
 from .links import Links
-from .traffic import accepted, flows
 
 Open = dict[tuple[Task, Task], frozenset[int]]
 
@@ -68,13 +67,12 @@ class ClosesLate(Injector):
 
     def _more_than_dialled(self, listener: Task) -> int:
         """Connections that a task has accepted, less those that others have dialled for it, through their proxies."""
-        addresses = self._links.addresses
-        proxies = [self._links.dialled(task, listener) for task in addresses if task != listener]
-        return accepted(addresses[listener]) - sum(len(said.open) for said in flows(proxies).values())
+        dialled = self._links.flows((task, listener) for task in self._links.addresses if task != listener)
+        return self._links.accepted(listener) - sum(len(said.open) for said in dialled.values())
 
     def _destinations(self) -> list[Task]:
         return list(dict.fromkeys(link.destination for link in self._fault.links))
 
     def _dialled(self, link: Link) -> frozenset[int]:
-        address = self._links.dialled(link.destination, link.source)
-        return frozenset(flows([address])[address].open)
+        (flows,) = self._links.flows([(link.destination, link.source)]).values()
+        return frozenset(flows.open)

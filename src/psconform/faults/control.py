@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 MAX_LINE = 1024
@@ -39,14 +41,27 @@ class Arrival:
 
 
 class Control:
-    """Psconform's end. Nothing but this machine can reach it."""
+    """Psconform's end: on loopback, or a Unix socket at ``path``. Nothing but this machine can reach it."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        if path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            host, port = self._listener.getsockname()
+            self.address = f"{host}:{port}"
+        else:
+            path.unlink(missing_ok=True)
+            self._listener = socket.socket(socket.AF_UNIX)
+            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+            try:  # by way of the open folder, for an address takes 107 bytes (unix(7)), and a path may be longer
+                self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+            path.chmod(0o666)  # who may see the folder may connect
+            self._listener.listen()
+            self.address = str(path)
         self._listener.setblocking(False)
         self._open: dict[socket.socket, bytes] = {}
-        host, port = self._listener.getsockname()
-        self.address = f"{host}:{port}"
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +109,8 @@ class Control:
             line.close()
         self._open.clear()
         self._listener.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 def _arrival(text: bytes, line: socket.socket) -> Arrival | None:

@@ -11,7 +11,6 @@ in which that one function has another name, and nobody finds it.
 
 from __future__ import annotations
 
-import os
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,12 +48,14 @@ def copy(library: Path, folder: Path) -> Path:
     return found
 
 
-def environment(library: Path, offsets: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What a process must be given besides ``env`` to take its clock from ``offsets``, where `write` has written."""
-    before = env.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+def environment(library: str, offsets: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What a process must be given besides ``env`` to take its clock from ``offsets``, where `write` has written.
+
+    ``library`` and ``offsets`` are paths as the process sees them.
+    """
     return {
-        "LD_PRELOAD": ":".join(filter(None, (str(library), before))),
-        "FAKETIME_TIMESTAMP_FILE": str(offsets),
+        "LD_PRELOAD": ":".join(filter(None, (library, env.get("LD_PRELOAD", "")))),
+        "FAKETIME_TIMESTAMP_FILE": offsets,
         "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }

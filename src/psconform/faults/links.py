@@ -26,6 +26,7 @@ from ..layout import Link, Task
 from .fault import Fault
 from .partitions import EVERYBODY, of_listener
 from .toxiproxy import Stream, Toxiproxy
+from .traffic import Flows, Here, Traffic
 
 HOUR_MS = 3_600_000
 _DELAY: dict[Stream, str] = {"upstream": "delay-upstream", "downstream": "delay-downstream"}
@@ -42,12 +43,16 @@ class Links:
         addresses: where each task listens, ``host:port``.
         shared: there is one address for each task, whoever dials it (targets that have one cluster spec for all), so
             the links are those from and to EVERYBODY.
+        traffic: who tells of the connections of tasks.
+        host: where proxies are to listen.
     """
 
     server: Toxiproxy
     run: str
     addresses: Mapping[Task, str]
     shared: bool = False
+    traffic: Traffic = field(default_factory=Here)
+    host: str = "127.0.0.1"
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
     _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is, if that is known
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
@@ -150,6 +155,19 @@ class Links:
         """The address that ``dialler`` dials for ``listener``; empty if there is none that it alone dials."""
         return self._listens.get((dialler, listener), "")
 
+    def flows(self, pairs: Iterable[tuple[Task, Task]]) -> dict[str, Flows]:
+        """Connections of each (dialler, listener) to its proxy, by the address of that; of those that there are."""
+        dialled = [(dialler, self.dialled(dialler, listener)) for dialler, listener in pairs]
+        return self.traffic.flows((dialler, address) for dialler, address in dialled if address)
+
+    def accepted(self, listener: Task) -> int:
+        """How many connections a task has accepted that are open."""
+        return self.traffic.accepted(listener, self.addresses[listener])
+
+    def closed(self, listener: Task) -> frozenset[int]:
+        """Connections that a task, which was dialled, has closed first, in the last minute."""
+        return self.traffic.closed(listener, self.addresses[listener])
+
     def as_told(self, links: Iterable[Link]) -> bool:
         """Whether the server says of these links what it was told last."""
         proxies = self.server.proxies()
@@ -180,7 +198,7 @@ class Links:
     def _make(self, dialler: Task, listener: Task) -> None:
         name = self._name(dialler, listener)
         self._listens[dialler, listener] = ""
-        proxy = self.server.create(name, upstream=self.addresses[listener])
+        proxy = self.server.create(name, upstream=self.addresses[listener], listen=f"{self.host}:0")
         self._listens[dialler, listener] = proxy.listen
         for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)

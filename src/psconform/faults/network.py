@@ -12,7 +12,7 @@ from .injectors import Injector, Life
 from .kinds import ENDED, ENDING, KINDS, PASSED
 from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
-from .traffic import Flows, Meter, closed, flows
+from .traffic import Flows, Meter
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
@@ -100,7 +100,7 @@ class Disturbs(Injector):
 
     def _closed_by_listeners(self) -> int:
         """Connections that who was dialled has closed by itself; the proxy only passes that on."""
-        return sum(len(closed(self._links.addresses[task]) - before) for task, before in self._closed.items())
+        return sum(len(self._links.closed(task) - before) for task, before in self._closed.items())
 
     def heal(self) -> None:
         self._silence = self._nothing_came()
@@ -177,7 +177,8 @@ class Disturbs(Injector):
         return found.values()
 
     def _flows(self) -> dict[str, Flows]:
-        return flows(address for _, _, address in self._dialled())
+        pairs = [(link.source, link.destination) for link in self._of]
+        return self._links.flows((*pairs, *((listener, dialler) for dialler, listener in pairs)))
 
     def _count_from_now(self) -> None:
         now = self._flows()
@@ -185,7 +186,7 @@ class Disturbs(Injector):
             meters[link] = Meter.since(now[address])
         if self._fault.kind in ENDING:
             dialled = {link.destination if meters is self._out else link.source for meters, link, _ in self._dialled()}
-            self._closed = {task: closed(self._links.addresses[task]) for task in dialled}
+            self._closed = {task: self._links.closed(task) for task in dialled}
         self._lives = {link: self._both(link) for link in self._of}
 
     def _look(self) -> None:

@@ -1,15 +1,16 @@
 """A file system that passes all on to the folder that it is mounted over, and refuses or delays what it is told to.
 
-Run as ``python -m psconform.faults.passthrough FOLDER CONTROL MARK SOURCE``. It opens FOLDER before it mounts itself
-over it, and works below the mount through that: what is written is there, as ordinary files, when it is unmounted. In
-the folder CONTROL, which must lie elsewhere, are
+Run as ``python -m psconform.faults.passthrough FOLDER CONTROL MARK SOURCE [others]``. It opens FOLDER before it mounts
+itself over it, and works below the mount through that: what is written is there, as ordinary files, when it is
+unmounted. In the folder CONTROL, which must lie elsewhere, are
 
 * ``faults.json``, written by psconform: what is broken now, ``[{"name": .., "kind": "full", "ms": 0}]``; it is read at
   each operation, so that what psconform has written holds from the next one on;
 * ``operations.jsonl``, written here: one line for each operation of the target that some kind of fault concerns.
 
 Operations of the target are those of processes with MARK in their environment (``NAME=VALUE``; empty: of all): what
-others do here is neither disturbed nor recorded. SOURCE is what the mount is called in /proc/mounts.
+others do here is neither disturbed nor recorded. SOURCE is what the mount is called in /proc/mounts. With ``others``
+the target may be another user than this process, which must be root then.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class PassThrough:
 
     use_ns = True  # times are whole nanoseconds
 
-    def __init__(self, folder: int, control: Path, mark: str) -> None:
+    def __init__(self, folder: int, control: Path, mark: str, *, others: bool = False) -> None:
         self._root = f"/proc/self/fd/{folder}"
         self._faults = control / FAULTS
         self._log = os.open(control / OPERATIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._mark = mark.encode()
+        self._mark, self._others = mark.encode(), others
 
     def _do(self, operation: str, path: str, kinds: tuple[str, ...], act: Callable[[], _Done]) -> _Done:
         """Do it, unless a fault of these kinds refuses it, late if one delays it. The target's are recorded."""
@@ -78,6 +79,18 @@ class PassThrough:
             said = {"operation": operation, "name": path.lstrip("/"), "group": _group(pid), "kinds": kinds}
             said |= {"errno": number, "ms": delayed_ms, "struck": [fault["name"] for fault in struck]}
             os.write(self._log, json.dumps(said).encode() + b"\n")
+
+    def _make(self, operation: str, path: str, make: Callable[[], _Done]) -> _Done:
+        """What is made belongs to who has asked for it, if that can be another user."""
+
+        def act() -> _Done:
+            made = make()
+            if self._others:
+                uid, gid, _ = mfusepy.fuse_get_context()
+                os.lchown(self._root + path, uid, gid)
+            return made
+
+        return self._do(operation, path, GROWS, act)
 
     def _is_target(self, pid: int) -> bool:
         if not self._mark or not pid:  # without one it is the kernel, which writes back what a process has mapped
@@ -135,19 +148,19 @@ class PassThrough:
 
     def create(self, path: str, mode: int, flags: int) -> int:
         opened = _flags(flags) | os.O_CREAT
-        return self._do("create", path, GROWS, lambda: os.open(self._root + path, opened, mode))
+        return self._make("create", path, lambda: os.open(self._root + path, opened, mode))
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         return self._do("write", path, GROWS + SLOW, lambda: os.pwrite(fh, data, offset))
 
     def mkdir(self, path: str, mode: int) -> None:
-        self._do("mkdir", path, GROWS, lambda: os.mkdir(self._root + path, mode))
+        self._make("mkdir", path, lambda: os.mkdir(self._root + path, mode))
 
     def mknod(self, path: str, mode: int, device: int) -> None:
-        self._do("mknod", path, GROWS, lambda: os.mknod(self._root + path, mode, device))
+        self._make("mknod", path, lambda: os.mknod(self._root + path, mode, device))
 
     def symlink(self, target: str, source: str) -> None:
-        self._do("symlink", target, GROWS, lambda: os.symlink(source, self._root + target))
+        self._make("symlink", target, lambda: os.symlink(source, self._root + target))
 
     def link(self, target: str, source: str) -> None:
         self._do("link", target, GROWS, lambda: os.link(self._root + source, self._root + target))
@@ -225,14 +238,18 @@ def _group(pid: int) -> int:
 
 def main(arguments: list[str]) -> int:
     """Mount, and serve until unmounted."""
-    folder, control, mark, source = arguments
+    folder, control, mark, source, *others = arguments
     os.umask(0)  # the caller's has been applied
     below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     # No answer is kept: psconform damages files below the mount.
     kept = {"attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0}
-    operations = PassThrough(below, Path(control), mark)
+    # if tasks are other users, the kernel decides what each may do, by owner and mode, as on any disk
+    shared = {"allow_other": True, "default_permissions": True} if others else {}
+    operations = PassThrough(below, Path(control), mark, others=bool(others))
     try:
-        mfusepy.FUSE(operations, folder, foreground=True, fsname=source, subtype="psconform", use_ino=True, **kept)
+        mfusepy.FUSE(
+            operations, folder, foreground=True, fsname=source, subtype="psconform", use_ino=True, **kept, **shared
+        )
     except RuntimeError:  # the number of a step that failed; libfuse has said why
         return 1
     return 0

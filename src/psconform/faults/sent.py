@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..layout import Task
 from .links import Links
-from .traffic import Flows, Meter, flows
+from .traffic import Flows, Meter
 
 QUIET_S = 0.15
 """So long nothing must have been sent. What comes in a burst on a busy machine may take longer, and is sent later."""
@@ -49,6 +49,5 @@ class Sent:
         self._links.hold(self._held, on=False)
 
     def _flows(self, *, dialled_by_worker: bool) -> dict[str, Flows]:
-        worker, dialled = self._worker, self._links.dialled
-        pairs = ((worker, server) if dialled_by_worker else (server, worker) for server in self._servers)
-        return flows(dialled(dialler, listener) for dialler, listener in pairs)
+        worker = self._worker
+        return self._links.flows((worker, s) if dialled_by_worker else (s, worker) for s in self._servers)

@@ -96,6 +96,11 @@ def set_up(*, releases: str = RELEASES) -> Search:
     search = find()
     if search.found is not None or os.environ.get("TOXIPROXY_URL"):
         return search
+    later = _make(releases)
+    return Search(later.found, (*search.closed, *(pair for pair in later.closed if pair not in search.closed)))
+
+
+def _make(releases: str) -> Search:
     with _alone():
         ways: list[tuple[str, Callable[[], Found]]] = [
             ("cache", _cached),  # somebody else may have done it meanwhile
@@ -103,8 +108,7 @@ def set_up(*, releases: str = RELEASES) -> Search:
             ("docker", _copy),
             ("download", lambda: _download(releases)),
         ]
-        later = _first(ways)
-    return Search(later.found, (*search.closed, *(pair for pair in later.closed if pair not in search.closed)))
+        return _first(ways)
 
 
 def ways() -> str:
@@ -120,6 +124,16 @@ def need() -> Found:
         hint = f"Install Go 1.23 or newer, or {RELEASES}/v{VERSION}, or set TOXIPROXY_URL to one that runs"
         raise PsconformError(f"network faults need Toxiproxy, and there is none ({search.why_not}). {hint}")
     return search.found
+
+
+def need_program() -> Path:
+    """The program, set up if need be, even if a server runs already; raises PsconformError, saying how to get one."""
+    search = _first([("PATH", _on_path), ("cache", _cached)])
+    search = search if search.found is not None else _make(RELEASES)
+    if search.found is None:
+        hint = f"Install Go 1.23 or newer, or {RELEASES}/v{VERSION}"
+        raise PsconformError(f"there is no Toxiproxy ({search.why_not}). {hint}")
+    return Path(search.found.path)
 
 
 def cache() -> Path:

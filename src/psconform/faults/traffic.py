@@ -13,9 +13,12 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Protocol
 
 from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
+
+from ..layout import Task
 
 ESTABLISHED = 1 << 1
 LEFT = 1 << 4 | 1 << 5 | 1 << 6
@@ -102,6 +105,32 @@ def _at(address: str, states: int) -> list[int]:
                 if f"{said['idiag_src'].removeprefix(MAPPED)}:{said['idiag_sport']}" == address:
                     found.append(said["idiag_dport"])
     return found
+
+
+class Traffic(Protocol):
+    """Whoever can tell of the connections of tasks."""
+
+    def flows(self, dialled: Iterable[tuple[Task, str]]) -> dict[str, Flows]:
+        """Connections by address, each dialled by a task."""
+
+    def accepted(self, listener: Task, address: str) -> int:
+        """How many connections a task has accepted that are open."""
+
+    def closed(self, listener: Task, address: str) -> frozenset[int]:
+        """Connections that a task, which was dialled, has closed first, in the last minute."""
+
+
+class Here:
+    """Traffic of processes on this machine: the kernel knows them all."""
+
+    def flows(self, dialled: Iterable[tuple[Task, str]]) -> dict[str, Flows]:
+        return flows(address for _, address in dialled)
+
+    def accepted(self, listener: Task, address: str) -> int:
+        return accepted(address)
+
+    def closed(self, listener: Task, address: str) -> frozenset[int]:
+        return closed(address)
 
 
 def _port(address: str) -> int:

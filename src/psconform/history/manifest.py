@@ -81,6 +81,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_seconds: float = 0.0
     patience_s: float = 60.0
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
+    launcher: str = "process"
+    image: str = ""  # of containers; empty: the trainer's own
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

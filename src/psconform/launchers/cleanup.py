@@ -1,4 +1,5 @@
-"""The fallback when even the keeper was killed: processes, folders and mounts whose psconform is gone."""
+"""The fallback when even the keeper was killed: processes, containers, folders and mounts whose psconform
+is gone."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from ..errors import PsconformError
+from .engine import socket_path
 from .keeper import unmount
 from .local import OWNER, TEMPORARY, process_start, remove_remains
+from .remains import owned, remove_containers
 
 SOURCE = "psconform-"
 """What the name of a mount begins with in /proc/mounts; after it come pid and start of its psconform, with a dash."""
@@ -71,6 +75,21 @@ def remove_folders() -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             removed += [] if folder.exists() else [folder]
     return removed
+
+
+def remove_pods() -> list[str]:
+    """Delete containers and networks of psconforms that no longer run; returns the names of what was and now is not."""
+    try:
+        path = socket_path()
+        found = owned(path)
+    except (OSError, ValueError, PsconformError):
+        return []  # there is no engine, so nothing of it
+    gone = []
+    for owner in found:
+        pid, _, started = owner.partition(":")
+        if pid.isdecimal() and process_start(int(pid)) != started:
+            gone += remove_containers(path, owner)
+    return gone
 
 
 def mounts() -> dict[Path, str]:

@@ -9,7 +9,8 @@ started cold. Requests arrive as JSON lines on standard input, reports leave as 
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
     {"signal": id, "number": n}                               (to the task's process group)
     {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more;
-                                                               "mount:PATH": to be unmounted)
+                                                               "mount:PATH": to be unmounted; "docker:SOCKET:OWNER":
+                                                               containers and networks of that owner)
     {"stop": [id, ...], "grace": seconds}                     -> SIGTERM, then SIGKILL; ends as exits, and after them
                                                                  {"stopped": true}: no descendant is left
                                                               -> {"exit": id, "status": n}
@@ -38,6 +39,8 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MOUNT = "mount:"
 """What stands before a folder that is to be unmounted."""
+CONTAINERS = "docker:"
+"""What stands before the socket of a Docker engine and the owner of containers and networks."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -292,10 +295,16 @@ def delete(place: str) -> None:
     if place.startswith(MOUNT):
         unmount(place.removeprefix(MOUNT))
         return
+    if place.startswith(CONTAINERS):
+        from .remains import remove_containers  # hardly ever needed, and this process must start in a moment
+
+        path, _, owner = place.removeprefix(CONTAINERS).partition(":")
+        remove_containers(path, owner)
+        return
     if not place.startswith("http://"):
         shutil.rmtree(place, ignore_errors=True)
         return
-    import http.client  # hardly ever needed, and this process must start in a moment
+    import http.client  # hardly ever needed, too
 
     host, _, path = place.removeprefix("http://").partition("/")
     with contextlib.suppress(OSError, http.client.HTTPException):

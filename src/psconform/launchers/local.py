@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +22,7 @@ from typing import Any, Self
 from ..errors import PsconformError
 from ..layout import Command, Task
 from .environment import direct
+from .launcher import Ended
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
@@ -32,16 +32,6 @@ REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
 SHARED = Path("/dev/shm")
 """Where such files may lie."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A task's process ended; ``status`` is minus the signal number if a signal ended it."""
-
-    task: Task
-    status: int
-    pid: int
-    second: bool = False  # it ran beside the process of the task, which may still be there
 
 
 class LocalLauncher:
@@ -54,6 +44,11 @@ class LocalLauncher:
     Raises:
         PsconformError: the keeper cannot start (a module to preload is missing).
     """
+
+    control: Path | None = None
+    python = sys.executable
+    inherited: Mapping[str, str] = os.environ
+    others = False
 
     def __init__(self, *, preload: tuple[str, ...] | None = None) -> None:
         self.warm = preload is not None
@@ -103,20 +98,7 @@ class LocalLauncher:
         cold: bool = False,
         remains: Sequence[str] = (),
     ) -> int:
-        """Start one task; returns its process id.
-
-        Args:
-            task: whom the process is.
-            command: what it runs.
-            env: is added to the environment of psconform and of the command.
-            log: standard output and error are appended to it.
-            second: it runs beside the process of that task, and is none of ``running``.
-            cold: by its argv, even if it could be forked.
-            remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
-
-        Raises:
-            PsconformError: it cannot be executed.
-        """
+        """Start one task, with the environment of psconform, too; returns its process id. See `Launcher.start`."""
         key = f"{self._generation}/{task}/{len(self._started)}"
         if second:
             self._seconds.add(key)
@@ -153,6 +135,15 @@ class LocalLauncher:
             with (self.temporary / REMAINS).open("a", encoding="utf-8") as file:
                 file.writelines(f"{pid} {born} {path.replace('{pid}', str(pid))}\n" for path in remains)
         return pid
+
+    def begin(self, run: str, tasks: Sequence[Task], folder: Path) -> None:
+        """A run begins: forget the one before, its ports and names."""
+        del run, tasks, folder
+        self.stop_all(grace=0.0)
+
+    def seen(self, path: Path) -> str:
+        """Processes see the paths that psconform sees."""
+        return str(path)
 
     def scratch(self, place: Path | str, *, mine: bool = True) -> None:
         """Have the keeper delete a folder, or a URL, or unmount ``mount:FOLDER``, should psconform go away.

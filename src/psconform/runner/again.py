@@ -17,7 +17,7 @@ from ..history.manifest import Manifest
 from ..layout import Layout
 from ..targets.reference import find_target
 from .options import check_faults, check_phases
-from .plan import FAULTS, Plan
+from .plan import FAULTS, Plan, containers_of
 from .series import Series
 from .session import Session
 from .slow import with_faults, without_faults
@@ -51,6 +51,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
         spelled=name,
+        containers=containers_of(manifest.launcher, manifest.image),
     )
     if not manifest.faults:
         return plan

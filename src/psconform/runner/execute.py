@@ -16,7 +16,7 @@ from ..faults.fault import ASKED
 from ..faults.kinds import KINDS
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
-from ..launchers.local import Ended, LocalLauncher
+from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
 from ..probe import CONTROL, EventLog
 from ..targets.target import Job
@@ -61,7 +61,7 @@ Notify = Callable[[Progress], None]
 
 def execute(
     plan: Plan,
-    launcher: LocalLauncher,
+    launcher: Launcher,
     *,
     folder: Path,
     layout: Layout,
@@ -105,7 +105,7 @@ def execute(
 @dataclass
 class _Execution:
     plan: Plan
-    launcher: LocalLauncher
+    launcher: Launcher
     folder: Path
     manifest: Manifest
     notify: Notify
@@ -130,7 +130,7 @@ class _Execution:
         run = self.manifest.run
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
-        self.control = Control()
+        self.control = Control(self.launcher.control)
         self.links: Links | None = None
         self.cleanup = ExitStack()
         self.strikes = Strikes({}, self.control, self.log, restart=self._launch)
@@ -140,18 +140,22 @@ class _Execution:
 
     def start(self) -> None:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
-        self.launcher.stop_all(grace=0.0)  # forget the run before: ports, names
+        self.launcher.begin(self.manifest.run, self.layout.tasks, self.folder)
         self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
-        if self.server is not None:
+        if any(fault.proxied for fault in self.plan.faults):
             from .network import proxies  # what it imports is an extra
 
-            made = proxies(self.server, self.manifest, self.addresses, launcher=self.launcher)
+            made = proxies(self.server, self.manifest, self.addresses, launcher=self.launcher, folder=self.folder)
             self.links = self.cleanup.enter_context(made)
         wait_s = self.plan.patience_s + self.plan.outage_s
-        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s)
+        self.spec = write_spec(
+            self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=self.launcher.seen
+        )
         disk = None
         if any(KINDS[fault.kind].mounts for fault in self.plan.faults):
-            disk = self.cleanup.enter_context(mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose))
+            disk = self.cleanup.enter_context(
+                mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose, others=self.launcher.others)
+            )
         faults = injectors(
             self.plan, self.launcher, self.links, folder=self.folder, life=self._life, seconds=self, disk=disk
         )
@@ -208,19 +212,27 @@ class _Execution:
         }
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
         own = self.addresses[task]
+        workload |= {"python": self.launcher.python, "here": self.launcher.seen(self.plan.target.here)}
         command = self.plan.target.command(task, known, layout=self.layout, workload=workload, listens=own)
+        at = (
+            self.control.address
+            if self.launcher.control is None
+            else f"unix:{self.launcher.seen(self.launcher.control)}"
+        )
         env = {
-            "PSCONFORM_SPEC": str(self.spec),
+            "PSCONFORM_SPEC": self.launcher.seen(self.spec),
             "PSCONFORM_TASK": str(task),
             "PSCONFORM_RUN": self.manifest.run,
             "PSCONFORM_INCARNATION": str(life),
-            CONTROL: self.control.address,
+            CONTROL: at,
         }
         jumps = task in self.clocks
         library = faketime.find() if jumps else None
         if library is not None:
-            mine = faketime.copy(library, self.launcher.temporary)
-            env |= faketime.environment(mine, clock_of(self.launcher, task), dict(command.env))
+            seen = self.launcher.seen
+            mine = seen(faketime.copy(library, self.launcher.temporary))
+            inherited = {**self.launcher.inherited, **dict(command.env)}
+            env |= faketime.environment(mine, seen(clock_of(self.launcher, task)), inherited)
         return self.launcher.start(
             task,
             command,

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
-from .plan import FAULTS, Plan
+from .plan import DOCKER, FAULTS, PROCESS, Plan
 
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"
@@ -55,6 +56,8 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
         shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
+        launcher=PROCESS if plan.containers is None else DOCKER,
+        image="" if plan.containers is None else plan.containers.image,
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
@@ -65,8 +68,15 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
     return manifest
 
 
-def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = (), wait_s: float) -> Path:
-    """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it."""
+def write_spec(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    faults: tuple[Fault, ...] = (),
+    wait_s: float,
+    seen: Callable[[Path], str] = str,
+) -> Path:
+    """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it; ``seen``: a path as tasks see it."""
     workload = manifest.workload
     behind_s = workload.steps * max((seconds for _, seconds in workload.slow), default=0.0)
     spec = {
@@ -80,7 +90,7 @@ def write_spec(folder: Path, manifest: Manifest, *, faults: tuple[Fault, ...] = 
         spec["strikes"] = [strike for fault in faults if fault.outside for strike in fault.strikes]
         if asked := sorted({str(fault.task) for fault in faults if fault.kind in ASKED}):
             spec["clocks"] = asked
-        spec["checkpoints"], spec["checkpoint_every"] = str(folder / CHECKPOINTS), manifest.checkpoint_every
+        spec["checkpoints"], spec["checkpoint_every"] = seen(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()
     write_json(folder / "spec.json", spec)

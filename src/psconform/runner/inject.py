@@ -15,7 +15,7 @@ from ..faults.injectors import Ends, Injector, Late, Life, Stops, Throttles
 from ..faults.kinds import DISK, KINDS, NETWORK
 from ..faults.mount import Breaks, Disk
 from ..faults.second import Seconds, Twice
-from ..launchers.local import LocalLauncher
+from ..launchers.launcher import Launcher
 from ..layout import Layout, Task
 from .folder import CHECKPOINTS
 from .plan import Plan
@@ -24,14 +24,14 @@ if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.links import Links
 
 
-def clock_of(launcher: LocalLauncher, task: Task) -> Path:
+def clock_of(launcher: Launcher, task: Task) -> Path:
     """The file from which a task whose clock may jump reads how far it is ahead; deleted with the tasks."""
     return launcher.temporary / f"clock-{task.slug}"
 
 
 def injectors(
     plan: Plan,
-    launcher: LocalLauncher,
+    launcher: Launcher,
     links: Links | None,
     *,
     folder: Path,
@@ -80,7 +80,7 @@ def _is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
     return all((folder / "done" / worker.slug).exists() for worker in workers)
 
 
-def _of_task(fault: Fault, launcher: LocalLauncher, seconds: Seconds, *, done: Callable[[], bool]) -> Injector:
+def _of_task(fault: Fault, launcher: Launcher, seconds: Seconds, *, done: Callable[[], bool]) -> Injector:
     assert fault.task is not None
     match fault.kind:
         case "late":

@@ -21,10 +21,11 @@ READY_S = 10.0
 
 
 @contextmanager
-def mounted(folder: Path, *, whose: Callable[[int], str]) -> Iterator[Disk]:
+def mounted(folder: Path, *, whose: Callable[[int], str], others: bool = False) -> Iterator[Disk]:
     """Mount it over ``folder`` (resolved), until the end; should psconform go away, the keeper unmounts it.
 
-    It has a keeper of its own, so that it is there until all tasks have ended.
+    It has a keeper of its own, so that it is there until all tasks have ended. ``others``: tasks are another user than
+    psconform, which is root.
 
     Raises:
         PsconformError: it cannot be mounted, or not be unmounted; says what it said last.
@@ -32,12 +33,14 @@ def mounted(folder: Path, *, whose: Callable[[int], str]) -> Iterator[Disk]:
     below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with LocalLauncher() as launcher:
-            yield from _serve(launcher, folder, Path(f"/proc/self/fd/{below}"), whose)
+            yield from _serve(launcher, folder, Path(f"/proc/self/fd/{below}"), whose, others=others)
     finally:
         os.close(below)
 
 
-def _serve(launcher: LocalLauncher, folder: Path, below: Path, whose: Callable[[int], str]) -> Iterator[Disk]:
+def _serve(
+    launcher: LocalLauncher, folder: Path, below: Path, whose: Callable[[int], str], *, others: bool
+) -> Iterator[Disk]:
     control, log = launcher.temporary / "control", launcher.temporary / "disk.log"
     control.mkdir()
 
@@ -49,7 +52,13 @@ def _serve(launcher: LocalLauncher, folder: Path, below: Path, whose: Callable[[
     disk = Disk(below, control, whose=whose, check=check)
     launcher.scratch(f"{MOUNT}{folder}")
     module = ("-m", "psconform.faults.passthrough")
-    names = (str(folder), str(control), f"{OWNER}={owner_mark()}", SOURCE + owner_mark().replace(":", "-"))
+    names = (
+        str(folder),
+        str(control),
+        f"{OWNER}={owner_mark()}",
+        SOURCE + owner_mark().replace(":", "-"),
+        *(["others"] if others else []),
+    )
     try:
         launcher.start(SERVER, Command((sys.executable, *module, *names)), env={}, log=log)
         deadline = time.monotonic() + READY_S

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
 from ..faults.links import Links
+from ..faults.pods import InPods
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
 from ..history.manifest import Manifest
+from ..launchers.containers import TOXIPROXY, DockerLauncher
+from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..layout import Command, Task
+from .folder import log_of
 
 SERVER = Task("toxiproxy", 0)
 READY_S = 10.0
@@ -30,24 +34,42 @@ def serve(launcher: LocalLauncher, *, log: Path) -> Toxiproxy:
         return Toxiproxy(found.url)
     host, _, port = launcher.address(None, SERVER).rpartition(":")
     launcher.start(SERVER, Command((found.path, "-host", host, "-port", port)), env={}, log=log)
-    server, deadline = Toxiproxy(f"http://{host}:{port}"), time.monotonic() + READY_S
+    server = Toxiproxy(f"http://{host}:{port}")
+    _await_answer(server, log=log, there=lambda: SERVER in launcher.running, wait=launcher.poll)
+    return server
+
+
+def _await_answer(server: Toxiproxy, *, log: Path, there: Callable[[], bool], wait: Callable[[float], object]) -> None:
+    deadline = time.monotonic() + READY_S
     while True:
         try:
             server.version()
         except PsconformError as error:
-            if SERVER in launcher.running and time.monotonic() < deadline:
-                launcher.poll(0.02)
+            if there() and time.monotonic() < deadline:
+                wait(0.02)
                 continue
             said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-            raise PsconformError(f"{error}; {found.path} said last: {said[-1] if said else 'nothing'}") from None
-        return server
+            raise PsconformError(f"{error}; Toxiproxy said last: {said[-1] if said else 'nothing'}") from None
+        return
 
 
 @contextmanager
 def proxies(
-    server: Toxiproxy, manifest: Manifest, addresses: Mapping[Task, str], *, launcher: LocalLauncher
+    server: Toxiproxy | None, manifest: Manifest, addresses: Mapping[Task, str], *, launcher: Launcher, folder: Path
 ) -> Iterator[Links]:
-    """A proxy for each ordered pair of tasks, or one for each; should psconform go away, the keeper deletes them."""
+    """A proxy for each ordered pair of tasks, or one for each; should psconform go away, the keeper deletes them.
+
+    Containers have a server of their own on the network of the run, which ends with them; processes are given one.
+    """
+    if isinstance(launcher, DockerLauncher):
+        url, host = launcher.toxiproxy()
+        own = Toxiproxy(url)
+        _await_answer(own, log=log_of(folder, TOXIPROXY), there=launcher.toxiproxy_runs, wait=time.sleep)
+        traffic = InPods(launcher.ask_pod, list(addresses))
+        with Links(own, manifest.run, addresses, shared=manifest.shared_spec, traffic=traffic, host=host) as links:
+            yield links
+        return
+    assert server is not None
     links = Links(server, manifest.run, addresses, shared=manifest.shared_spec)
     for url in links.urls:
         launcher.scratch(url)

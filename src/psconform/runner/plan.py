@@ -41,6 +41,9 @@ MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
+PROCESS, DOCKER = "process", "docker"
+LAUNCHERS = (PROCESS, DOCKER)
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}")
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
 _TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
@@ -56,11 +59,19 @@ MAX_BATCH = 1347
 
 
 @dataclass(frozen=True, kw_only=True)
+class Containers:
+    """Tasks run in containers, of this image; empty: the trainer's own."""
+
+    image: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One execution: which target, in which layout, on which workload.
 
     ``faults`` are to strike meanwhile; every ``checkpoint_every`` steps of its chief the target is asked to make a
     checkpoint (0: never). ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
+    ``containers``: not as processes of this machine.
     """
 
     target: Target
@@ -73,6 +84,7 @@ class Plan:
     checkpoint_seconds: float = 0.0
     patience_s: float = PATIENCE_S
     spelled: str = field(default="reference")
+    containers: Containers | None = None
 
     @property
     def outage_s(self) -> float:
@@ -113,6 +125,8 @@ class Plan:
         never = any(fault.outside for fault in self.faults)
         parts += ["--checkpoint-every", often] if often != "0" or never else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
+        parts += ["--launcher", DOCKER] if self.containers is not None else []
+        parts += ["--image", self.containers.image] if self.containers is not None and self.containers.image else []
         return shlex.join(parts)
 
     @property
@@ -164,11 +178,14 @@ def make_plan(
     restart_after: str | float | None = RESTART_AFTER,
     checkpoint_every: int | str | None = None,
     patience_s: float = PATIENCE_S,
+    launcher: str = PROCESS,
+    image: str = "",
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
     texts = {"--update": update, "--reduction": reduction, "--rate": rate, "--replication": replication}
     texts |= {"--optimizer": optimizer, "--schedule": schedule, "--defect": defect, "TARGET": target}
     texts |= {"--workload": workload, "--model": model, "--compression": compression}
+    texts |= {"--launcher": launcher, "--image": image}
     whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
     whole |= {"--local-steps": local_steps, "--padding": padding, "--batch": batch, "--delay": delay}
     whole |= {} if staleness is None else {"--staleness": staleness}
@@ -270,7 +287,19 @@ def make_plan(
         checkpoint_seconds=seconds,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
+        containers=containers_of(launcher, image),
     )
+
+
+def containers_of(launcher: str, image: str) -> Containers | None:
+    """Whether tasks run in containers, and in which; raises BadInput."""
+    if launcher not in LAUNCHERS:
+        raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
+    if image and launcher != DOCKER:
+        raise BadInput("--image", f"is for --launcher {DOCKER}", value=image)
+    if image and not IMAGE.fullmatch(image):
+        raise BadInput("--image", "is no name of an image, such as registry.example/team/trainer:1.2", value=image)
+    return Containers(image=image) if launcher == DOCKER else None
 
 
 def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target) -> tuple[Fault, ...]:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
+from ..launchers.containers import DockerLauncher
+from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..probe import UNIT
 from .calibrate import SCALES, STEPS, learning_rate
 from .execute import Notify, execute
-from .plan import Plan
+from .plan import Containers, Plan
 
 if TYPE_CHECKING:
     from ..faults.toxiproxy import Toxiproxy
@@ -29,7 +31,7 @@ class Session:
 
     def __init__(self) -> None:
         self._server: tuple[LocalLauncher, Toxiproxy] | None = None
-        self._launchers: dict[tuple[str, ...] | None, LocalLauncher] = {}
+        self._launchers: dict[tuple[str, ...] | Containers | None, Launcher] = {}
         self._rates: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
         self.clusters = 0
@@ -40,11 +42,14 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def launcher(self, preload: tuple[str, ...] | None) -> LocalLauncher:
-        """The keeper for targets that preload these modules, started when first asked for."""
-        if preload not in self._launchers:
-            self._launchers[preload] = LocalLauncher(preload=preload)
-        return self._launchers[preload]
+    def launcher(self, plan: Plan) -> Launcher:
+        """What starts the tasks of a plan: containers, or the keeper that preloads what its target needs; kept."""
+        key = _key(plan)
+        if key not in self._launchers:
+            self._launchers[key] = (
+                DockerLauncher(image=key.image) if isinstance(key, Containers) else LocalLauncher(preload=key)
+            )
+        return self._launchers[key]
 
     def server(self) -> Toxiproxy:
         """A Toxiproxy, set up if need be, started when first asked for; it has a keeper of its own.
@@ -71,19 +76,20 @@ class Session:
             PsconformError: the cluster could not be started.
         """
         with self._lock:
-            launcher = self.launcher(plan.target.preload)
+            launcher = self.launcher(plan)
             unit = self._unit(plan, launcher)
             workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))
             try:
                 self._plain_ledger(plan, launcher, workload)
                 self._twin(plan, launcher, workload)
                 self.clusters += 1
-                server = self.server() if any(fault.proxied for fault in plan.faults) else None
+                proxied = plan.containers is None and any(fault.proxied for fault in plan.faults)
+                server = self.server() if proxied else None  # containers have one of their own
                 manifest = execute(
                     plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify, server=server
                 )
             except BaseException:
-                self._launchers.pop(plan.target.preload, None)  # whatever went wrong, the next run starts afresh
+                self._launchers.pop(_key(plan), None)  # whatever went wrong, the next run starts afresh
                 launcher.close()
                 if self._server is not None:
                     self._server[0].close()
@@ -93,7 +99,7 @@ class Session:
             manifest.write(plan.out)
             return manifest
 
-    def _plain_ledger(self, plan: Plan, launcher: LocalLauncher, workload: Workload) -> None:
+    def _plain_ledger(self, plan: Plan, launcher: Launcher, workload: Workload) -> None:
         """Order is judged only where a plain ledger of the same set-up is clean: run one first, into ``plain``."""
         if workload.name != "decayed-ledger":
             return
@@ -101,7 +107,7 @@ class Session:
         self.clusters += 1
         execute(_calm(plan), launcher, folder=plan.out / PLAIN, layout=plan.layout, workload=plain)
 
-    def _twin(self, plan: Plan, launcher: LocalLauncher, workload: Workload) -> None:
+    def _twin(self, plan: Plan, launcher: Launcher, workload: Workload) -> None:
         """A model trained in-graph or model-parallel is compared with the same training between-graph, run first."""
         if workload.is_ledger or plan.layout.replication == "between-graph":
             return
@@ -109,7 +115,7 @@ class Session:
         self.clusters += 1
         execute(_calm(plan), launcher, folder=plan.out / TWIN, layout=layout, workload=workload)
 
-    def _unit(self, plan: Plan, launcher: LocalLauncher) -> float:
+    def _unit(self, plan: Plan, launcher: Launcher) -> float:
         if plan.target.unit is not None:
             return plan.target.unit(plan.layout)
         layout = plan.layout
@@ -119,7 +125,7 @@ class Session:
         share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
         return UNIT * self._rates[key] / share
 
-    def _calibrate(self, plan: Plan, launcher: LocalLauncher) -> float:
+    def _calibrate(self, plan: Plan, launcher: Launcher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
         layout = dataclasses.replace(
@@ -153,6 +159,11 @@ class Session:
                 launcher.close()
         self._launchers.clear()
         self._server = None
+
+
+def _key(plan: Plan) -> tuple[str, ...] | Containers | None:
+    """Plans of the same key run on the same launcher."""
+    return plan.containers if plan.containers is not None else plan.target.preload
 
 
 def _calm(plan: Plan) -> Plan:

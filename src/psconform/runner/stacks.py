@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..history.stacks import MARK, UNTIL
-from ..launchers.local import LocalLauncher
+from ..launchers.launcher import Launcher
 from ..layout import Task
 from .folder import log_of
 
@@ -18,7 +18,7 @@ WAIT_S = 2.0
 POLL_S = 0.02
 
 
-def ask_for_stacks(folder: Path, launcher: LocalLauncher, lives: Mapping[Task, int]) -> None:
+def ask_for_stacks(folder: Path, launcher: Launcher, lives: Mapping[Task, int]) -> None:
     """Have every task whose probe offers it write its stacks to its log, after a line that marks them."""
     asked = {}
     for task in launcher.running:

@@ -1,0 +1,131 @@
+"""``python -m psconform.faults.pod``: the helper container of a task, which holds what containers of the task share.
+
+A *pod* is what Kubernetes calls so: containers that share a network and process ids. This one is there first and is
+told apart from the task's: it alone may signal and change the network (CAP_KILL, CAP_NET_ADMIN), and it runs nothing
+of the task's. The task's container joins its network and its process ids, so that address, rules and connections
+outlive a restart, and all is asked and done where the task is, whatever machine that may be.
+
+It answers requests, JSON lines on standard input, on standard output, each with the ``id`` that it was asked with:
+
+    {"do": "fresh"}                            -> {"pid": n}     of a container's first process that was not told before
+    {"do": "signal", "pid", "number", "group"} -> {"done": bool}
+    {"do": "state", "pid"}                     -> {"state": letter of ps(1), empty if it is gone}
+    {"do": "flows", "addresses"}               -> {"flows": {address: {"open": [[port, sent, received], ...],
+                                                                       "left": [port, ...]}}}
+    {"do": "accepted", "address"}              -> {"count": n}
+    {"do": "closed", "address"}                -> {"ports": [...]}
+
+Standard input is the lifeline, as the keeper's: when it closes the helper ends, and with the first of its process ids
+the kernel ends every process of the pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .traffic import accepted, closed, flows
+
+Answer = dict[str, Any]
+
+
+class Pod:
+    """What the helper knows: which first processes it has told of."""
+
+    def __init__(self) -> None:
+        self._told = {os.getpid()}
+        self._does: dict[str, Callable[[dict[str, Any]], Answer]] = {
+            "fresh": self._fresh,
+            "signal": _signal,
+            "state": lambda request: {"state": state(int(request["pid"]))},
+            "flows": _flows,
+            "accepted": lambda request: {"count": accepted(request["address"])},
+            "closed": lambda request: {"ports": sorted(closed(request["address"]))},
+        }
+
+    def answer(self, line: bytes) -> Answer:
+        """Carry out one request; what goes wrong is the answer, too."""
+        request = json.loads(line)
+        try:
+            said = self._does[request["do"]](request)
+        except Exception as error:
+            said = {"failed": f"{type(error).__name__}: {error}"}
+        return {"id": request.get("id"), **said}
+
+    def _fresh(self, request: dict[str, Any]) -> Answer:
+        """First processes of containers have no parent here."""
+        del request
+        found = [pid for pid in _pids() if pid not in self._told and _stat(pid)[1:2] == ["0"]]
+        self._told.update(found)
+        return {"pid": max(found, default=0)}
+
+
+def state(pid: int) -> str:
+    """State letter of a process, empty if it is gone or a zombie."""
+    letter = _stat(pid)[0]
+    return "" if letter in "ZX" else letter
+
+
+def _signal(request: dict[str, Any]) -> Answer:
+    pid, number = int(request["pid"]), int(request["number"])
+    if pid <= 1:
+        return {"done": False}
+    try:
+        (os.killpg if request["group"] else os.kill)(pid, number)
+    except OSError:
+        return {"done": False}
+    return {"done": True}
+
+
+def _flows(request: dict[str, Any]) -> Answer:
+    said = flows(request["addresses"])
+    return {
+        "flows": {
+            address: {"open": [[port, f.sent, f.received] for port, f in now.open.items()], "left": sorted(now.left)}
+            for address, now in said.items()
+        }
+    }
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; as of a dead process if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+    except OSError:
+        return ["X"]
+
+
+def main() -> int:
+    """Serve until the lifeline closes."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # nobody but psconform ends it
+    pod, buffer = Pod(), b""
+    os.write(1, b'{"ready": true}\n')
+    while True:
+        select.select([0], [], [], 1.0)
+        with contextlib.suppress(ChildProcessError):  # orphans come to the first process
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not select.select([0], [], [], 0)[0]:
+            continue
+        data = os.read(0, 65536)
+        if not data:
+            return 0
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            os.write(1, json.dumps(pod.answer(line)).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What each container of a run is: pure, so that it can be shown without starting anything, and looked at in tests.
+
+Of each task there are two: the *helper*, which has the network and the process ids, and alone may signal and change
+the network (`psconform.faults.pod`), and the task's own, which joins both and has no privilege at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..layout import Task
+from .engine import OWNER_LABEL, RUN_LABEL, TASK_LABEL
+
+RUN, SHARED = "/psconform/run", "/psconform/shared"
+"""Where a task finds the run folder, and what psconform shares with all tasks."""
+NOBODY = "10001:10001"
+"""Whom tasks run as if psconform is root; else as whoever runs psconform, so that the run folder is theirs."""
+PORT = 2222
+"""At which each task listens, at an address of its own; TensorFlow's examples have it so."""
+HELPER_MEMORY = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a task may use; 0: as much as there is.
+
+    Attributes:
+        cpus: CPUs' worth of time.
+        memory: bytes; more ends the task (OOM).
+        shared_memory: bytes of /dev/shm.
+        gpus: how many.
+    """
+
+    cpus: float = 0.0
+    memory: int = 0
+    shared_memory: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """One container, before there is one."""
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...]
+    user: str = NOBODY
+    environment: Mapping[str, str] = field(default_factory=dict)
+    hostname: str = ""
+    network: str = ""  # one that it is put into,
+    joins: str = ""  # or the container whose network and process ids it has
+    binds: tuple[str, ...] = ()  # host path:path:mode
+    capabilities: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    working_dir: str = "/tmp"
+    stdin: bool = False
+
+    def arguments(self, api: Any) -> dict[str, Any]:
+        """The arguments of ``docker.APIClient.create_container``."""
+        joins = f"container:{self.joins}"
+        of = self.resources
+        host: dict[str, Any] = {
+            "binds": list(self.binds),
+            "cap_drop": ["ALL"],
+            "cap_add": list(self.capabilities),
+            "security_opt": ["no-new-privileges"],
+            "read_only": True,
+            "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
+            "network_mode": joins if self.joins else self.network,
+            "log_config": {"Type": "none"},  # what a task prints goes into the run folder
+            **({"pid_mode": joins} if self.joins else {}),
+            **({"nano_cpus": round(of.cpus * 1e9)} if of.cpus else {}),
+            **({"mem_limit": of.memory, "memswap_limit": of.memory} if of.memory else {}),
+            **({"shm_size": of.shared_memory} if of.shared_memory else {}),
+            **({"device_requests": [_gpus(of.gpus)]} if of.gpus else {}),
+        }
+        return {
+            "image": self.image,
+            "name": self.name,
+            "entrypoint": list(self.entrypoint),
+            "command": [],
+            "user": self.user,
+            "environment": dict(self.environment),
+            "labels": dict(self.labels),
+            "working_dir": self.working_dir,
+            "stdin_open": self.stdin,
+            "healthcheck": {"test": ["NONE"]},  # psconform watches by itself; a check would be one more connection
+            "host_config": api.create_host_config(**host),
+            **({"hostname": self.hostname} if self.hostname else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What the containers of one run have in common."""
+
+    run: str
+    owner: str
+    folder: Path
+    shared: Path
+    image: str
+    helper_image: str
+    toxiproxy_image: str
+    user: str = NOBODY
+
+    @property
+    def network(self) -> str:
+        """The name of its network."""
+        return f"psconform-{self.run}"
+
+    def name(self, task: Task) -> str:
+        """The name of a task's container."""
+        return f"psconform-{self.run}-{task.slug}"
+
+    def labels(self, task: Task | None = None) -> dict[str, str]:
+        """Of whatever is made for the run, or for one of its tasks."""
+        of_task = {} if task is None else {TASK_LABEL: str(task)}
+        return {OWNER_LABEL: self.owner, RUN_LABEL: self.run, **of_task}
+
+    def helper(self, task: Task) -> Container:
+        """The container that has a task's network and process ids."""
+        return Container(
+            name=f"{self.name(task)}-pod",
+            image=self.helper_image,
+            labels={**self.labels(task), "psconform.part": "helper"},
+            entrypoint=("python3", "-m", "psconform.faults.pod"),
+            user="0:0",
+            hostname=task.slug,
+            network=self.network,
+            capabilities=("KILL", "NET_ADMIN"),
+            resources=Resources(memory=HELPER_MEMORY),
+            stdin=True,
+        )
+
+    def task(
+        self,
+        task: Task,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        *,
+        working_dir: str = RUN,
+        resources: Resources = Resources(),
+        suffix: str = "",
+    ) -> Container:
+        """A task's own container; ``suffix``: a second one beside it."""
+        return Container(
+            name=f"{self.name(task)}{suffix}",
+            image=self.image,
+            labels={**self.labels(task), "psconform.part": "task"},
+            entrypoint=argv,
+            user=self.user,
+            environment={"HOME": "/tmp", "TMPDIR": "/tmp", **env},
+            joins=f"{self.name(task)}-pod",
+            binds=(f"{self.folder}:{RUN}:rw", f"{self.shared}:{SHARED}:ro"),
+            resources=resources,
+            working_dir=working_dir,
+        )
+
+    def toxiproxy(self, task: Task, *, address: str, port: int) -> Container:
+        """The proxies between the tasks, in a pod of their own."""
+        return Container(
+            name=self.name(task),
+            image=self.toxiproxy_image,
+            labels={**self.labels(task), "psconform.part": "toxiproxy"},
+            entrypoint=("toxiproxy-server", "-host", address, "-port", str(port)),
+            joins=f"{self.name(task)}-pod",
+        )
+
+
+def _gpus(count: int) -> Any:
+    from docker.types import DeviceRequest
+
+    return DeviceRequest(count=count, capabilities=[["gpu"]])

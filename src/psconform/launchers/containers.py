@@ -1,0 +1,303 @@
+"""Tasks in containers: each in a pod of its own, on a network of the run (`blueprint`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import PsconformError
+from ..layout import Command, Task
+from .blueprint import NOBODY, PORT, RUN, SHARED, Cluster, Resources
+from .engine import engine, socket_path, told
+from .images import need, toxiproxy_image, trainer_image
+from .launcher import Ended
+from .local import OWNER, LocalLauncher, empty, owner_mark
+from .pods import Helper, Running
+
+TOXIPROXY = Task("toxiproxy", 0)
+TOXIPROXY_PORT = 8474
+END_S = 15.0
+WRITTEN = ("events", "vectors", "done", "checkpoints")
+"""Parts of the run folder that tasks write."""
+
+
+class DockerLauncher:
+    """Starts tasks in containers, with the Docker engine of this machine.
+
+    Args:
+        image: what tasks run in; empty: the trainer's own.
+        resources: what each job's tasks may use.
+
+    Raises:
+        PsconformError: there is no engine, or an image is missing; says what to do.
+    """
+
+    python = "python3"
+    inherited: Mapping[str, str] = {}
+
+    def __init__(self, *, image: str = "", resources: Mapping[str, Resources] | None = None) -> None:
+        began = time.monotonic()
+        self.others = os.getuid() == 0
+        self._api, self._image, self._resources = engine(), image or trainer_image(), resources or {}
+        need(self._image, own=not image)
+        if image:
+            need(trainer_image(), own=True)
+        self._keeper = LocalLauncher()  # it cleans up if psconform cannot
+        self._mark = f"docker:{socket_path()}:{owner_mark()}"
+        self.temporary = self._keeper.temporary
+        try:
+            self.temporary.chmod(0o755)
+            self._keeper.scratch(self._mark)
+        except BaseException:
+            self._keeper.close()
+            raise
+        self.control = self.temporary / "control"
+        self._cluster: Cluster | None = None
+        self._network = ""
+        self._helpers: dict[Task, Helper] = {}
+        self._processes: dict[int, _Process] = {}  # of this run, by the number that start has returned
+        self._latest: dict[Task, int] = {}  # number of its latest start
+        self._running: set[int] = set()
+        self._companion: Running | None = None
+        self._ends: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self.ready_s = time.monotonic() - began
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self, run: str, tasks: Sequence[Task], folder: Path) -> None:
+        """A run begins: its network, and a pod for each task.
+
+        Raises:
+            PsconformError: the engine refuses; says why.
+        """
+        self.stop_all(grace=0.0)
+        user = NOBODY if self.others else f"{os.getuid()}:{os.getgid()}"
+        self._cluster = Cluster(
+            run=run,
+            owner=owner_mark(),
+            folder=folder,
+            shared=self.temporary,
+            image=self._image,
+            helper_image=trainer_image(),
+            toxiproxy_image=toxiproxy_image(),
+            user=user,
+        )
+        with told("the network of the run cannot be made"):
+            self._network = self._api.create_network(
+                self._cluster.network, driver="bridge", internal=True, labels=self._cluster.labels()
+            )["Id"]
+        self._start_helpers(tasks)
+
+    def _start_helpers(self, tasks: Sequence[Task]) -> None:
+        assert self._cluster is not None
+        make = partial(Helper, self._api, network=self._cluster.network)
+        with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
+            made = {task: pool.submit(make, self._cluster.helper(task)) for task in tasks}
+        for task, helper in made.items():
+            if helper.exception() is None:
+                self._helpers[task] = helper.result()
+        for helper in made.values():
+            helper.result()
+
+    def address(self, dialler: Task | None, listener: Task) -> str:
+        """Where a task listens: at the address of its pod."""
+        del dialler
+        return f"{self._helpers[listener].ip}:{PORT}"
+
+    def ask_pod(self, task: Task, **request: Any) -> dict[str, Any]:
+        """A request to the helper of a task's pod, and its answer; raises PsconformError."""
+        return self._helpers[task].ask(**request)
+
+    def toxiproxy(self) -> tuple[str, str]:
+        """Start the proxies of this run; returns the URL of Toxiproxy, and the address at which its proxies listen."""
+        assert self._cluster is not None
+        need(toxiproxy_image(), own=True)
+        self._start_helpers([TOXIPROXY])
+        ip = self._helpers[TOXIPROXY].ip
+        container = self._cluster.toxiproxy(TOXIPROXY, address=ip, port=TOXIPROXY_PORT)
+        log = self._cluster.folder / "logs" / f"{TOXIPROXY.slug}.log"
+        self._companion = Running(self._api, container, log=log, ended=lambda _: None)
+        return f"http://{ip}:{TOXIPROXY_PORT}", ip
+
+    def toxiproxy_runs(self) -> bool:
+        """It was started, and has not ended."""
+        return self._companion is not None and self._companion.runs
+
+    def seen(self, path: Path) -> str:
+        """A path of psconform's as tasks see it: one in the run folder, or in ``temporary``."""
+        assert self._cluster is not None
+        for outside, inside in ((self._cluster.folder, RUN), (self.temporary, SHARED)):
+            if path.is_relative_to(outside):
+                return str(Path(inside) / path.relative_to(outside))
+        return str(path)
+
+    def start(
+        self,
+        task: Task,
+        command: Command,
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        second: bool = False,
+        cold: bool = False,
+        remains: Sequence[str] = (),
+    ) -> int:
+        """Start one task; returns a number that stands for its process. See `Launcher.start`."""
+        del cold, remains  # all are started cold, and leave nothing outside of their container
+        assert self._cluster is not None
+        self._give_away(self._cluster.folder)
+        container = self._cluster.task(
+            task,
+            command.argv,
+            {**dict(command.env), **env, OWNER: owner_mark()},
+            working_dir=command.cwd or RUN,
+            resources=self._resources.get(task.job, Resources()),
+            suffix=f"-second-{len(self._processes)}" if second else "",
+        )
+        number = len(self._processes) + 1
+        running = Running(self._api, container, log=log, ended=lambda status: self._ends.put((number, status)))
+        pid = int(self.ask_pod(task, do="fresh")["pid"])
+        self._processes[number] = _Process(task, running, pid, second)
+        self._running.add(number)
+        if not second:
+            self._latest[task] = number
+        return number
+
+    def _give_away(self, folder: Path) -> None:
+        """What tasks write is theirs, if they are not whoever runs psconform."""
+        if self.others:
+            uid, _, gid = NOBODY.partition(":")
+            for part in (folder / name for name in WRITTEN):
+                if part.is_dir() and part.stat().st_uid == 0:
+                    os.chown(part, int(uid), int(gid))
+
+    def poll(self, timeout: float) -> list[Ended]:
+        """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
+        ended: list[Ended] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number, status = self._ends.get(block=not ended and timeout > 0, timeout=timeout)
+                process = self._processes.get(number)
+                if process is not None and number in self._running:
+                    self._running.discard(number)
+                    ended.append(Ended(process.task, status, number, process.second))
+        return ended
+
+    @property
+    def running(self) -> tuple[Task, ...]:
+        """Tasks that have not ended."""
+        return tuple(self._processes[n].task for n in sorted(self._running) if not self._processes[n].second)
+
+    def signal(self, task: Task, number: int) -> None:
+        """Send a signal to a task's process group."""
+        if (process := self._of(task)) is not None and process.pid:
+            self.ask_pod(task, do="signal", pid=process.pid, number=number, group=True)
+
+    def ask(self, task: Task, pid: int, number: int) -> bool:
+        """Send a signal to one process of a task's pod, by its id there; returns whether it was sent."""
+        if self._of(task) is None:
+            return False
+        return bool(self.ask_pod(task, do="signal", pid=pid, number=number, group=False)["done"])
+
+    def state(self, task: Task) -> str:
+        """State letter of a task's process; empty if it is gone."""
+        return self.state_of(self._latest.get(task, 0))
+
+    def state_of(self, pid: int) -> str:
+        """State letter of a process by the number that ``start`` has returned; empty if it is gone."""
+        process = self._processes.get(pid)
+        if process is None or not process.pid or pid not in self._running:
+            return ""
+        return str(self.ask_pod(process.task, do="state", pid=process.pid)["state"])
+
+    def whose(self, group: int) -> str:
+        """The task whose process group it is, or was in this run, as this machine counts; empty if none's."""
+        found = (process.task for process in self._processes.values() if process.running.host_pid == group)
+        return str(next(found, ""))
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process of a task, and to what it has started."""
+        process = self._processes.get(pid)
+        if process is not None and process.second and pid in self._running:
+            self.ask_pod(process.task, do="signal", pid=process.pid, number=signal.SIGKILL, group=True)
+
+    def scratch(self, place: Path | str, *, mine: bool = True) -> None:
+        """Have the keeper delete something, should psconform go away; ``mine=False``: not any more."""
+        self._keeper.scratch(place, mine=mine)
+
+    def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
+        """End every task: SIGTERM, after ``grace`` seconds SIGKILL; then the pods and the network of the run."""
+        ended: list[Ended] = []
+        deadline = time.monotonic() + grace
+        for number, after in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + END_S)):
+            for task in {self._processes[key].task for key in self._running}:
+                with contextlib.suppress(PsconformError):
+                    self._signal_all(task, number)
+            while self._running and time.monotonic() < after:
+                ended += self.poll(0.05)
+        left = ", ".join(str(self._processes[key].task) for key in self._running)
+        self._take_down()
+        if left:
+            raise PsconformError(f"tasks could not be ended: {left}")
+        return ended
+
+    def _signal_all(self, task: Task, number: int) -> None:
+        for key in self._running:
+            if self._processes[key].task == task:
+                self.ask_pod(task, do="signal", pid=self._processes[key].pid, number=number, group=True)
+
+    def _take_down(self) -> None:
+        """Remove the pods and the network of the run, and forget it."""
+        helpers = list(self._helpers.values())
+        if helpers:
+            with ThreadPoolExecutor(max_workers=8) as pool:
+                list(pool.map(Helper.close, helpers))
+        for running in (*(process.running for process in self._processes.values()), self._companion):
+            if running is not None:
+                running.join()
+        if self._network:
+            with told("the network of the run cannot be removed"):
+                self._api.remove_network(self._network)
+        self._network, self._companion = "", None
+        self._helpers.clear()
+        self._processes.clear()
+        self._latest.clear()
+        self._running.clear()
+        self._ends = queue.SimpleQueue()
+        if self._cluster is not None:  # else it holds what the next run has begun with
+            empty(self.temporary)
+        self._cluster = None
+
+    def close(self) -> None:
+        """End whatever is there."""
+        try:
+            with contextlib.suppress(PsconformError):
+                self.stop_all(grace=0.0)
+        finally:
+            self._keeper.close()  # which deletes what is left
+
+    def _of(self, task: Task) -> _Process | None:
+        """The running process of a task."""
+        number = self._latest.get(task, 0)
+        return self._processes[number] if number in self._running else None
+
+
+@dataclass(frozen=True)
+class _Process:
+    task: Task
+    running: Running
+    pid: int  # in its pod; 0: it had ended before it could be asked for
+    second: bool

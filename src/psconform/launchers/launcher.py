@@ -1,0 +1,111 @@
+"""What a run needs of whatever starts its tasks: processes here (local.py), or containers (containers.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..layout import Command, Task
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task's process ended; ``status`` is minus the signal number if a signal ended it."""
+
+    task: Task
+    status: int
+    pid: int
+    second: bool = False  # it ran beside the process of the task, which may still be there
+
+
+class Launcher(Protocol):
+    """Starts the tasks of one cluster after another.
+
+    Attributes:
+        ready_s: seconds that it took to be ready to start tasks.
+        temporary: a folder that tasks can read, gone when the launcher is closed.
+        python: the Python that tasks have.
+        inherited: what is in the environment of tasks, whatever they are told.
+        others: tasks are another user than psconform.
+    """
+
+    ready_s: float
+    temporary: Path
+    python: str
+    inherited: Mapping[str, str]
+    others: bool
+
+    @property
+    def control(self) -> Path | None:
+        """Where the control channel is to be, as a Unix socket; None: it listens on loopback."""
+
+    def begin(self, run: str, tasks: Sequence[Task], folder: Path) -> None:
+        """A run begins, into a run folder: end and forget the one before."""
+
+    def address(self, dialler: Task | None, listener: Task) -> str:
+        """The ``host:port`` at which a task is to listen."""
+
+    def seen(self, path: Path) -> str:
+        """A path of psconform's as tasks see it: one in the run folder, or in ``temporary``."""
+
+    def start(
+        self,
+        task: Task,
+        command: Command,
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        second: bool = False,
+        cold: bool = False,
+        remains: Sequence[str] = (),
+    ) -> int:
+        """Start one task; returns a number that stands for this process, of no other of the run.
+
+        Args:
+            task: whom the process is.
+            command: what it runs.
+            env: is added to the environment that tasks have, and to that of the command.
+            log: standard output and error are appended to it.
+            second: it runs beside the process of that task, and is none of ``running``.
+            cold: by its argv, even if it could be forked.
+            remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
+
+        Raises:
+            PsconformError: it cannot be executed.
+        """
+
+    def poll(self, timeout: float) -> list[Ended]:
+        """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
+
+    @property
+    def running(self) -> tuple[Task, ...]:
+        """Tasks that have not ended."""
+
+    def signal(self, task: Task, number: int) -> None:
+        """Send a signal to a task's process group."""
+
+    def ask(self, task: Task, pid: int, number: int) -> bool:
+        """Send a signal to one process, as the task knows it, if it is the task's; returns whether it did."""
+
+    def state(self, task: Task) -> str:
+        """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
+
+    def state_of(self, pid: int) -> str:
+        """The same of a process that ``start`` has returned."""
+
+    def whose(self, group: int) -> str:
+        """The task whose process group it is, or was in this run, as this machine counts; empty if none's."""
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process of a task, and to what it has started."""
+
+    def scratch(self, place: Path | str, *, mine: bool = True) -> None:
+        """Have something deleted, should psconform go away; ``mine=False``: not any more."""
+
+    def stop_all(self, *, grace: float = 0.3) -> list[Ended]:
+        """End every task: SIGTERM, after ``grace`` seconds SIGKILL. Returns when all are gone."""
+
+    def close(self) -> None:
+        """End whatever is there."""

@@ -1,0 +1,171 @@
+"""Clusters in containers: judged as those of processes are, and nothing of them is left, however psconform ends."""
+
+import json
+import signal
+import time
+
+import psutil
+import pytest
+
+from psconform.launchers.engine import engine
+from psconform.runner.session import Session
+
+SMALL = ("--layout", "ps=1,worker=2", "--launcher", "docker")
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session() as kept:
+        yield kept
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+def training(process, folder):
+    """Wait until the workers of a run have pushed something."""
+
+    def pushed():
+        assert process.poll() is None, process.communicate()
+        return any(path.stat().st_size > 2000 for path in folder.glob("events/worker-*.jsonl"))
+
+    wait_for(pushed, "training did not begin")
+
+
+def owners():
+    return {said["Labels"]["psconform.owner"] for said in engine().containers(filters={"label": "psconform.owner"})}
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_healthy_cluster_is_valid(session, tmp_path, left_behind, update):
+    from psconform import judge
+
+    run = judge(layout="ps=1,worker=2", update=update, steps=40, launcher="docker", out=tmp_path / "r", session=session)
+    assert run.valid, run.explain()
+    assert "--launcher docker" in run.repeat
+    assert not left_behind()
+    said = json.loads((tmp_path / "r" / "manifest.json").read_text())
+    assert (said["launcher"], said["image"]) == ("docker", "")
+
+
+def test_all_sorts_of_faults_strike_show_and_heal(session, tmp_path, left_behind):
+    """Of processes, links, the disk, the clock: by the same plan as with processes."""
+    from psconform import judge
+
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        """
+        fault = [
+          {kind = "kill", task = "worker:1", at = 10, restart_after = "200ms"},
+          {kind = "stop", task = "ps:0", at = "worker:0@20", for = "300ms"},
+          {kind = "stall", links = "worker:1->ps:0", at = "worker:0@30", for = "300ms"},
+          {kind = "cut", links = "mute worker:0", at = "worker:0@40", for = "300ms", bytes = 100},
+          {kind = "full", at = 50, until = 60},
+          {kind = "clock", task = "worker:0", at = 70, until = 80},
+          {kind = "twice", task = "worker:1", at = 85},
+        ]
+        """
+    )
+    options = {"layout": "ps=1,worker=2", "steps": 100, "checkpoint_every": 5, "launcher": "docker"}
+    run = judge(faults=plan, out=tmp_path / "r", session=session, **options)
+    assert run.valid, run.explain()
+    assert not left_behind()
+
+
+def test_a_run_is_replayed_in_containers(session, tmp_path, psconform):
+    from psconform import judge
+
+    options = {"layout": "ps=1,worker=2", "defect": "apply-twice", "launcher": "docker"}
+    assert judge(out=tmp_path / "r", session=session, **options).violated
+    again = psconform("replay", str(tmp_path / "r"), "--times", "1", "--out", str(tmp_path / "again"))
+    out, err = again.communicate(timeout=WAIT_S)
+    assert "came back in 1 of 1" in out + err
+    (manifest,) = (tmp_path / "again").glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["launcher"] == "docker"
+
+
+def test_ctrl_c_leaves_nothing_and_a_record(tmp_path, psconform, left_behind):
+    folder = tmp_path / "r"
+    process = psconform("run", "reference", *SMALL, "--steps", "100000", "--out", str(folder))
+    training(process, folder)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130, err
+    assert not left_behind()
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
+
+
+def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform, left_behind):
+    folder = tmp_path / "r"
+    plan = '[[fault]]\nkind = "stall"\nlinks = "worker:1->ps:0"\nat = 5\nfor = "3600s"'
+    (tmp_path / "plan.toml").write_text(plan)
+    options = ("--faults", str(tmp_path / "plan.toml"), "--steps", "100000", "--out", str(folder))
+    process = psconform("run", "reference", *SMALL, *options)
+    training(process, folder)
+    process.kill()
+    wait_for(lambda: not left_behind(), "something was left")
+
+
+def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_path, psconform, left_behind):
+    folder = tmp_path / "r"
+    process = psconform("run", "reference", *SMALL, "--steps", "100000", "--out", str(folder))
+    training(process, folder)
+    for child in (*psutil.Process(process.pid).children(), psutil.Process(process.pid)):
+        child.kill()
+    process.wait()
+    wait_for(lambda: not owners(), "containers run without their psconform")
+    assert left_behind()
+    done = psconform("clean")
+    out, _ = done.communicate(timeout=WAIT_S)
+    assert f"removed container psconform-{json.loads((folder / 'manifest.json').read_text())['run']}-ps-0\n" in out
+    assert not left_behind()
+
+
+def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, left_behind):
+    target = tmp_path / "target.toml"
+    target.write_text(
+        'name = "x"\n[jobs.ps]\ncommand = ["/no/such/program"]\n[jobs.worker]\ncommand = ["x"]\n[claims.async]\n'
+    )
+    done = psconform("run", str(target), *SMALL, "--update", "async", "--out", str(tmp_path / "r"))
+    _, err = done.communicate(timeout=WAIT_S)
+    assert done.returncode == 4
+    assert "/no/such/program" in err
+    assert "Traceback" not in err
+    assert not left_behind()
+
+
+def test_an_image_that_is_not_here_is_named(tmp_path, psconform):
+    done = psconform("run", "reference", *SMALL, "--image", "no/such:image", "--out", str(tmp_path / "r"))
+    _, err = done.communicate(timeout=WAIT_S)
+    assert done.returncode == 4
+    assert "there is no image no/such:image" in err
+
+
+def test_a_task_has_no_privilege_and_sees_no_engine(session, tmp_path, psconform):
+    """What a task can do and reach, said by one: a target whose worker writes it to its log."""
+    target = tmp_path / "target.toml"
+    script = (
+        "import os, pathlib; s = pathlib.Path('/proc/self/status').read_text(); "
+        "print([l for l in s.splitlines() if l.startswith(('CapEff', 'CapBnd', 'Uid', 'NoNewPrivs'))]); "
+        "print('socket', os.path.exists('/var/run/docker.sock')); "
+        "print('root', os.access('/', os.W_OK), os.access('/opt', os.W_OK))"
+    )
+    job = f'command = ["{{python}}", "-c", """{script}"""]\nexits = true\n'
+    target.write_text(f'name = "x"\n[jobs.ps]\n{job}[jobs.worker]\n{job}[claims.async]\n')
+    done = psconform("run", str(target), *SMALL, "--update", "async", "--out", str(tmp_path / "r"))
+    done.communicate(timeout=WAIT_S)
+    logs = sorted((tmp_path).glob("r*/logs/worker-0.log"))
+    assert logs
+    text = logs[0].read_text()
+    assert "CapEff:\\t0000000000000000" in text
+    assert "CapBnd:\\t0000000000000000" in text
+    assert "NoNewPrivs:\\t1" in text
+    assert "Uid:\\t0\\t" not in text
+    assert "socket False" in text
+    assert "root False False" in text

@@ -1,0 +1,74 @@
+"""What goes into the images: exact versions that fit what psconform asks for, and all code that tasks run."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+
+from psconform.errors import PsconformError
+from psconform.launchers import images
+from psconform.launchers.engine import engine, socket_path
+
+
+def pins(name):
+    lines = (images.docker_folder() / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-gpu.txt"])
+def test_what_is_pinned_is_what_psconform_asks_for(name):
+    wanted = [Requirement(text) for text in metadata.requires("psconform")]
+    given = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins(name).items()}
+    given |= {"tensorflow": given["tensorflow-cpu"]} if "tensorflow-cpu" in given else {}
+    for requirement in wanted:
+        if requirement.name in given:
+            assert requirement.specifier.contains(given[requirement.name]), requirement
+    assert "pyroute2" in given
+
+
+def test_the_stamp_covers_all_code_that_runs_in_the_image():
+    code = (
+        "import json, pkgutil, importlib, sys, psconform.faults.pod, psconform.trained, psconform.reference_impl as r\n"
+        "[importlib.import_module(f'{r.__name__}.{m.name}') for m in pkgutil.iter_modules(r.__path__)]\n"
+        "print(json.dumps([m for m in sys.modules if m.startswith('psconform.')]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded = {name for name in json.loads(done.stdout) if not name.startswith(images.TRAINER_CODE)}
+    stamped = {f"psconform.{name}" for name in images.WORDS} | {
+        f"psconform.faults.{name}" for name in images.HELPER_CODE
+    }
+    assert loaded - {"psconform.faults"} == stamped
+
+
+def test_the_wheel_that_goes_in_is_of_this_code(tmp_path):
+    images._own_wheel(tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("psconform/probe.py", "psconform/faults/pod.py", "psconform/reference_impl/__main__.py"):
+        assert names.count(name) == 1
+
+
+def test_without_an_engine_there_is_one_line_that_says_how_to_get_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    engine.cache_clear()
+    with pytest.raises(PsconformError, match=r"no Docker engine: there is no .*docker.sock.*apt-get install docker.io"):
+        engine()
+    monkeypatch.setenv("DOCKER_HOST", "tcp://example.com:2375")
+    with pytest.raises(PsconformError, match=r"DOCKER_HOST is tcp://example\.com:2375"):
+        socket_path()
+    engine.cache_clear()
+
+
+def test_the_base_is_an_argument_and_nothing_is_fetched():
+    for name in ("Dockerfile", "toxiproxy.Dockerfile"):
+        text = (images.docker_folder() / name).read_text()
+        assert f"ARG BASE={images.SLIM}\n" in text
+        assert re.findall(r"^FROM (\S+)", text, re.M) == ["${BASE}"] * text.count("\nFROM ")
+        assert "USER 10001:10001" in text
+        assert "HEALTHCHECK" in text
+        assert "--no-index" in text or "pip" not in text
