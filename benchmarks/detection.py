@@ -32,8 +32,8 @@ from rich.console import Console
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults.kinds import KINDS as KINDS_OF_FAULTS
-from psconform.faults.kinds import NETWORK
 from psconform.faults.random_plan import DRAWN
+from psconform.faults.words import NETWORK
 from psconform.history.manifest import STEPS
 from psconform.layout import Layout
 from psconform.runner.draw import drawn

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS, NETWORK, usual_amounts
+from psconform.faults.kinds import KINDS, usual_amounts
 from psconform.faults.partitions import region
 from psconform.faults.when import When
+from psconform.faults.words import NETWORK
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 from psconform.targets.reference import find_target

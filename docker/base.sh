@@ -5,7 +5,7 @@
 set -euo pipefail
 tag=${1:-psconform/base:bookworm}
 suite=${PSCONFORM_SUITE:-bookworm}
-packages=ca-certificates,libgomp1,python3,python3-venv
+packages=ca-certificates,iptables,libgomp1,python3,python3-venv
 command -v mmdebstrap >/dev/null || { echo "base.sh: needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 4; }
 docker version --format '{{.Server.Version}}' >/dev/null
 

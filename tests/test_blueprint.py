@@ -46,7 +46,7 @@ def test_no_container_may_more_than_it_must(container):
 
 def test_only_the_helper_may_signal_and_change_the_network_and_it_sees_nothing_of_the_run():
     helper, task = CLUSTER.helper(WORKER), CLUSTER.task(WORKER, ("x",), {})
-    assert host_of(helper)["CapAdd"] == ["KILL", "NET_ADMIN"]
+    assert host_of(helper)["CapAdd"] == ["KILL", "NET_ADMIN", "NET_RAW"]
     assert not host_of(task).get("CapAdd")
     assert not host_of(helper).get("Binds")
     assert (helper.image, task.image) == ("ours:1", "theirs:1")

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import DISK, ENDING, KINDS
+from psconform.faults.kinds import ENDING, KINDS
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan import load_plan, parse_plan, plan_text
 from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
 from psconform.faults.short import parse_faults
 from psconform.faults.when import When
+from psconform.faults.words import DISK
 from psconform.layout import Layout, Link, Task
 from psconform.runner.plan import make_plan
 

@@ -33,7 +33,8 @@ def test_what_is_pinned_is_what_psconform_asks_for(name):
 
 def test_the_stamp_covers_all_code_that_runs_in_the_image():
     code = (
-        "import json, pkgutil, importlib, sys, psconform.faults.pod, psconform.trained, psconform.reference_impl as r\n"
+        "import json, pkgutil, importlib, sys, psconform.faults.pod, psconform.faults.rules, psconform.trained\n"
+        "import psconform.reference_impl as r\n"
         "[importlib.import_module(f'{r.__name__}.{m.name}') for m in pkgutil.iter_modules(r.__path__)]\n"
         "print(json.dumps([m for m in sys.modules if m.startswith('psconform.')]))"
     )

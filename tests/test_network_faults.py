@@ -17,7 +17,8 @@ from psconform import judge
 from psconform.api import check
 from psconform.errors import PsconformError
 from psconform.faults import server
-from psconform.faults.kinds import KINDS, NETWORK
+from psconform.faults.kinds import KINDS
+from psconform.faults.words import NETWORK
 from psconform.launchers.local import LocalLauncher
 from psconform.runner.network import serve
 from psconform.runner.session import Session

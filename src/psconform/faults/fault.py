@@ -15,6 +15,8 @@ SHORT = ("kill", "stop", "poison")
 OUT_OF_DATA = "out-of-data"
 GIVEN = ("poison", OUT_OF_DATA)
 """Kinds that psconform does not strike: the probe knows of them from spec.json."""
+PACKETS = ("drop", "loss", "delay", "duplicate", "reorder", "corrupt")
+"""Kinds of links that strike their packets, so they need no proxies."""
 NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
 """What faults of the disk are of: those that damage a file, and those that last."""
 POISONS = ("nan", "inf")
@@ -77,7 +79,7 @@ class Fault:
     @property
     def proxied(self) -> bool:
         """It needs proxies between the tasks."""
-        return bool(self.links) or self.when.phase == SENT
+        return (bool(self.links) and self.kind not in PACKETS) or self.when.phase == SENT
 
     @property
     def heals(self) -> bool:

@@ -7,18 +7,8 @@ from dataclasses import dataclass, field
 
 from ..errors import PsconformError
 from . import faketime, mount
-
-PROCESS, NETWORK, DISK, DATA = "process", "network", "disk", "data"
-
-
-@dataclass(frozen=True)
-class Amount:
-    """A whole number that a kind takes, its usual value (None: it must be said) and bounds."""
-
-    about: str
-    usual: int | None
-    least: int
-    most: int
+from .container_kinds import ROWS
+from .words import CONTAINER, DATA, DISK, NETWORK, PACKETS, PROCESS, Amount
 
 
 @dataclass(frozen=True)
@@ -26,8 +16,8 @@ class Kind:
     """A kind of fault.
 
     Attributes:
-        of: what it breaks: a process, the network, the disk, data. That decides what it is said of: a task, or links,
-            or nothing more.
+        of: what it breaks: a process, a container, the network, packets, the disk, data. That decides what it is said
+            of: a task, or links, or nothing more.
         about: what it does.
         evidence: what psconform must see, or the fault does not count.
         lasts: it is a state, and must be given an end; else it is over by itself.
@@ -47,6 +37,8 @@ class Kind:
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
+        if self.of in (CONTAINER, PACKETS):
+            return IN_CONTAINERS
         if self.asked:
             return faketime.lacking()
         return _network() if self.of == NETWORK else mount.lacks() if self.mounts else ""
@@ -57,6 +49,7 @@ class Kind:
         return self.of == DISK and self.lasts
 
 
+IN_CONTAINERS = "tasks in containers: --launcher docker"
 PASSED = "bytes of the target that passed through it"
 ENDED = "connections of the target that ended, with both tasks alive"
 HELD = "bytes that the target sent into it, and that are held back"
@@ -163,6 +156,7 @@ KINDS: dict[str, Kind] = {
     "out-of-data": Kind(DATA, "a worker has no data from that step on", "its record ends with the push before"),
     "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
 }
+KINDS |= {name: Kind(**row) for name, row in ROWS.items()}
 ENDING = tuple(name for name, kind in KINDS.items() if kind.evidence == ENDED)
 """They end connections."""
 

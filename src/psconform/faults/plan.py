@@ -21,10 +21,11 @@ from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
 from .fault import FOLDER, NEWEST, POISONS, Fault, refuse_twice
-from .kinds import DATA, DISK, KINDS, NETWORK, Kind
+from .kinds import KINDS, Kind
 from .partitions import region
 from .short import RESTART_AFTER
 from .when import MAX_S, SENT, When
+from .words import DATA, DISK, NETWORK, PACKETS
 
 AMOUNTS = tuple(sorted({name for kind in KINDS.values() for name in kind.amounts}))
 
@@ -49,6 +50,7 @@ class _Entry(BaseModel):
     lives_ms: int | None = None
     percent: int | None = None
     jump_s: int | None = None
+    kbit_per_s: int | None = None
 
 
 class _File(BaseModel):
@@ -151,7 +153,7 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
         "value": _value(entry, kind, place=place),
         "amounts": _amounts(entry, kind, place=place),
     }
-    if kind.of == NETWORK:
+    if kind.of in (NETWORK, PACKETS):
         _only("links", entry, place=place)
         links = region(entry.links or "", layout=layout, place=f"{place}: links")
         return [Fault(region=" ".join((entry.links or "").split()), links=links, **common)]

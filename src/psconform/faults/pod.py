@@ -15,6 +15,8 @@ It answers requests, JSON lines on standard input, on standard output, each with
     {"do": "accepted", "address"}              -> {"count": n}
     {"do": "closed", "address"}                -> {"ports": [...]}
 
+and what rules.py does: ``rule``, ``unrule``, ``counted``, ``rate``, ``unrate``, ``waited``.
+
 Standard input is the lifeline, as the keeper's: when it closes the helper ends, and with the first of its process ids
 the kernel ends every process of the pod.
 """
@@ -27,11 +29,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .traffic import accepted, closed, flows
+
+if TYPE_CHECKING:
+    from .rules import Rules
 
 Answer = dict[str, Any]
 
@@ -41,6 +46,7 @@ class Pod:
 
     def __init__(self) -> None:
         self._told = {os.getpid()}
+        self._rules: Rules | None = None
         self._does: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "fresh": self._fresh,
             "signal": _signal,
@@ -54,10 +60,19 @@ class Pod:
         """Carry out one request; what goes wrong is the answer, too."""
         request = json.loads(line)
         try:
-            said = self._does[request["do"]](request)
+            said = (self._does.get(request["do"]) or self._network[request["do"]])(request)
         except Exception as error:
             said = {"failed": f"{type(error).__name__}: {error}"}
         return {"id": request.get("id"), **said}
+
+    @property
+    def _network(self) -> Mapping[str, Callable[[dict[str, Any]], Answer]]:
+        """What takes rules for packets; what it imports hardly any run needs."""
+        if self._rules is None:
+            from .rules import Rules
+
+            self._rules = Rules()
+        return self._rules.does
 
     def _fresh(self, request: dict[str, Any]) -> Answer:
         """First processes of containers have no parent here."""

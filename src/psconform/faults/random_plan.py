@@ -10,9 +10,10 @@ from typing import Any
 from ..errors import BadInput
 from ..layout import Layout, Task
 from .fault import Fault
-from .kinds import ENDING, HELD, KINDS, NETWORK, PROCESS
+from .kinds import ENDING, HELD, KINDS
 from .regions import regions
 from .when import BEFORE_PUSH, SENT, When
+from .words import NETWORK, PROCESS
 
 RANDOM = "random"
 UNDRAWN = ("slow-close", "clock")

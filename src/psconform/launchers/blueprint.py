@@ -131,7 +131,7 @@ class Cluster:
             user="0:0",
             hostname=task.slug,
             network=self.network,
-            capabilities=("KILL", "NET_ADMIN"),
+            capabilities=("KILL", "NET_ADMIN", "NET_RAW"),
             resources=Resources(memory=HELPER_MEMORY),
             stdin=True,
         )

@@ -34,7 +34,7 @@ TRAINER, TOXIPROXY = "trainer", "toxiproxy"
 KIND_LABEL, CODE_LABEL, VERSION_LABEL = f"{LABEL}.image", f"{LABEL}.code", "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
 WORDS = ("errors", "layout", "models", "optimizers", "probe", "times", "trained", "version")
-HELPER_CODE = ("pod", "traffic")
+HELPER_CODE = ("mangler", "pod", "rules", "traffic")
 """What runs in the image: the trainer, what it and its helper import of psconform, and the helper. The rest of
 psconform is in it, too, but judges and breaks from outside."""
 Say = Callable[[str], None]

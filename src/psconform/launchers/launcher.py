@@ -9,6 +9,9 @@ from typing import Protocol
 
 from ..layout import Command, Task
 
+PROCESS, DOCKER = "process", "docker"
+LAUNCHERS = (PROCESS, DOCKER)
+
 
 @dataclass(frozen=True)
 class Ended:

@@ -16,6 +16,7 @@ from ..faults.fault import ASKED
 from ..faults.kinds import KINDS
 from ..history.build import RUNNER, how_it_ended
 from ..history.manifest import Manifest, Workload
+from ..launchers.containers import TOXIPROXY, DockerLauncher
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
 from ..probe import CONTROL, EventLog
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..faults.links import Links
     from ..faults.sent import Sent
     from ..faults.toxiproxy import Toxiproxy
+    from ..faults.wires import Wires
 
 TICK_S = 0.05
 FAILED_PATIENCE_S = 3.0
@@ -157,7 +159,14 @@ class _Execution:
                 mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose, others=self.launcher.others)
             )
         faults = injectors(
-            self.plan, self.launcher, self.links, folder=self.folder, life=self._life, seconds=self, disk=disk
+            self.plan,
+            self.launcher,
+            self.links,
+            folder=self.folder,
+            life=self._life,
+            seconds=self,
+            disk=disk,
+            wires=self._wires(),
         )
         hold = None if self.links is None else self._hold
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
@@ -173,6 +182,15 @@ class _Execution:
             if job == "ps":
                 self._await_ready(tasks, self.addresses)
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+
+    def _wires(self) -> Wires | None:
+        """The network of the run, if faults strike its packets."""
+        if not isinstance(self.launcher, DockerLauncher):
+            return None
+        from ..faults.wires import Wires  # what it imports is an extra
+
+        launcher = self.launcher
+        return Wires(launcher.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""

@@ -14,10 +14,11 @@ from ..errors import BadInput
 from ..faults.fault import ASKED, Fault
 from ..faults.plan import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
+from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
-from .plan import DOCKER, FAULTS, PROCESS, Plan
+from .plan import FAULTS, Plan
 
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"

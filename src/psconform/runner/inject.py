@@ -12,9 +12,10 @@ from ..faults.clock import Jumps
 from ..faults.disk import Damages
 from ..faults.fault import Fault
 from ..faults.injectors import Ends, Injector, Late, Life, Stops, Throttles
-from ..faults.kinds import DISK, KINDS, NETWORK
+from ..faults.kinds import KINDS
 from ..faults.mount import Breaks, Disk
 from ..faults.second import Seconds, Twice
+from ..faults.words import CONTAINER, DISK, NETWORK, PACKETS
 from ..launchers.launcher import Launcher
 from ..layout import Layout, Task
 from .folder import CHECKPOINTS
@@ -22,6 +23,7 @@ from .plan import Plan
 
 if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.links import Links
+    from ..faults.wires import Wires
 
 
 def clock_of(launcher: Launcher, task: Task) -> Path:
@@ -38,15 +40,19 @@ def injectors(
     life: Life,
     seconds: Seconds,
     disk: Disk | None = None,
+    wires: Wires | None = None,
 ) -> dict[Fault, Injector]:
     """One for each fault that psconform strikes.
 
-    ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints.
+    ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints; ``wires``
+    is the network of tasks in containers.
     """
     found: dict[Fault, Injector] = {}
-    for fault in (fault for fault in plan.faults if fault.outside):
+    for number, fault in enumerate(fault for fault in plan.faults if fault.outside):
         of = KINDS[fault.kind].of
-        if of == NETWORK:
+        if of in (PACKETS, CONTAINER):
+            found[fault] = _of_container(fault, wires, number=number, seed=plan.workload.seed)
+        elif of == NETWORK:
             found[fault] = _of_links(fault, links, seed=plan.workload.seed, life=life)
         elif of == DISK:
             found[fault] = _of_disk(fault, disk, folder / CHECKPOINTS, seed=plan.workload.seed)
@@ -64,6 +70,16 @@ def _of_links(fault: Fault, links: Links | None, *, seed: int, life: Life) -> In
     if fault.kind == "slow-close":
         return ClosesLate(fault, links, life=life)
     return Disturbs(fault, links, seed=seed, life=life)
+
+
+def _of_container(fault: Fault, wires: Wires | None, *, number: int, seed: int) -> Injector:
+    if wires is None:
+        raise PsconformError(f"fault {fault.kind} {fault} needs {KINDS[fault.kind].lacks}")
+    from ..faults.packets import Packets, Rate
+
+    if fault.kind == "rate":
+        return Rate(fault, wires)
+    return Packets(fault, wires, number=number, seed=seed)
 
 
 def _of_disk(fault: Fault, disk: Disk | None, folder: Path, *, seed: int) -> Injector:

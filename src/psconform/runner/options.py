@@ -6,9 +6,12 @@ from typing import Any
 
 from ..errors import BadInput
 from ..faults.fault import OUT_OF_DATA, Fault, refuse_twice
-from ..faults.kinds import check_available
+from ..faults.fault import PACKETS as PACKETS_OF_LINKS
+from ..faults.kinds import KINDS, check_available
 from ..faults.partitions import SHARED, of_listener
 from ..faults.when import PHASES, SENT
+from ..faults.words import CONTAINER, PACKETS
+from ..launchers.launcher import DOCKER
 from ..layout import Layout
 from ..targets.target import Target
 from ..times import spell
@@ -96,14 +99,17 @@ def check_batches(
             raise BadInput(fault.option, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
 
 
-def check_faults(faults: tuple[Fault, ...]) -> None:
+def check_faults(faults: tuple[Fault, ...], *, containers: bool = False) -> None:
     """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
     refuse_twice(faults)
+    for fault in faults:
+        if KINDS[fault.kind].of in (CONTAINER, PACKETS) and not containers:
+            raise BadInput(fault.option, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
     _refuse_undoing(faults)
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 
 
-UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"})
+UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"}, {"rate"})
 """Kinds of which the end of one would end the other, of the same task."""
 
 
@@ -117,8 +123,13 @@ def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
 
 def check_links(faults: tuple[Fault, ...], target: Target) -> None:
     """Raises BadInput where a fault needs to tell who has dialled, and all tasks share one cluster spec."""
+    proxied = any(fault.proxied for fault in faults)
     for fault in faults if target.shared else ():
-        if fault.links:
+        if fault.kind in PACKETS_OF_LINKS:
+            if proxied:
+                problem = f"is not to be had beside faults that take proxies: {SHARED}"
+                raise BadInput(fault.option, problem, value=f"{fault.kind} {fault}")
+        elif fault.links:
             of_listener(fault.region, kind=fault.kind, place=fault.option)
         elif fault.proxied:
             raise BadInput(fault.option, f"phase {SENT} is not to be had: {SHARED}", value=str(fault))

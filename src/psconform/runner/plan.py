@@ -14,6 +14,7 @@ from ..faults.plan import given_plan, load_plan
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
+from ..launchers.launcher import DOCKER, LAUNCHERS, PROCESS
 from ..layout import Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
@@ -41,8 +42,6 @@ MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
-PROCESS, DOCKER = "process", "docker"
-LAUNCHERS = (PROCESS, DOCKER)
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}")
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
@@ -250,7 +249,8 @@ def make_plan(
         raise BadInput("--compression", "needs a ps", value=compression)
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
     planned = (*short, *by_plan)
-    check_faults(planned)
+    containers = containers_of(launcher, image)
+    check_faults(planned, containers=containers is not None)
     check_links(planned, found)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)
@@ -287,7 +287,7 @@ def make_plan(
         checkpoint_seconds=seconds,
         patience_s=patience_s,
         spelled=target if target == "reference" else found.source,
-        containers=containers_of(launcher, image),
+        containers=containers,
     )
 
 

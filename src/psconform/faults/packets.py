@@ -1,0 +1,118 @@
+"""drop, loss, delay, duplicate, reorder, corrupt: what becomes of the packets of links, in the pods that send them.
+
+A rule for each match of each link, by name; what it has counted is the evidence. When it is taken away a rule that only
+counts is put in its place, until packets have passed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from ..layout import Task
+from .fault import Fault
+from .injectors import Injector
+from .wires import Wires
+
+DONE = {
+    "drop": "dropped",
+    "loss": "lost",
+    "delay": "delayed",
+    "duplicate": "sent twice",
+    "reorder": "passed by others",
+    "corrupt": "damaged",
+}
+"""What is done to a packet, in words."""
+
+
+class Packets(Injector):
+    """One such fault."""
+
+    holds, lingers = False, True  # nobody is harmed before there are packets
+
+    def __init__(self, fault: Fault, wires: Wires, *, number: int, seed: int) -> None:
+        self._fault, self._wires, self._seed = fault, wires, seed
+        self._name = f"{fault.kind}-{number}"
+        self._rules: list[tuple[Task, str, tuple[str, ...]]] = []
+        self._passing: list[tuple[Task, str]] = []
+        self._seen = ""
+
+    def inject(self) -> None:
+        fault, ask = self._fault, self._wires.ask
+        found = [match for link in fault.links for match in self._wires.matches(link)]
+        self._rules = [(task, f"{self._name}-{n}", match) for n, (task, match) in enumerate(found)]
+        for task, name, match in self._rules:
+            if fault.kind == "drop":
+                ask(task, do="rule", name=name, match=match, target="DROP")
+            else:
+                mangle = {"kind": fault.kind, "amounts": dict(fault.amounts), "seed": f"{self._seed}:{fault}:{name}"}
+                ask(task, do="rule", name=name, match=match, mangle=mangle)
+
+    def evidence(self) -> str:
+        count = self._counted((task, name) for task, name, _ in self._rules)
+        self._seen = f"{count} packets {DONE[self._fault.kind]}" if count else self._seen
+        return self._seen
+
+    def heal(self) -> None:
+        ask = self._wires.ask
+        self.evidence()
+        for task, name, match in self._rules:
+            ask(task, do="unrule", name=name)
+            ask(task, do="rule", name=f"{name}-after", match=match)
+        self._passing = [(task, f"{name}-after") for task, name, _ in self._rules]
+
+    def healed(self) -> str:
+        """Packets pass again, on each link that the target uses."""
+        count = self._counted(self._passing)
+        if not count:
+            return ""
+        self._forget()
+        return f"{count} packets passed"
+
+    def gone(self) -> str:
+        left = [name for task in {task for task, _, _ in self._rules} for name in self._names(task)]
+        if any(name in left for _, name, _ in self._rules):
+            return ""
+        self._forget()
+        return "its rules are gone, no packet came since"
+
+    def _forget(self) -> None:
+        for task, name in self._passing:
+            self._wires.ask(task, do="unrule", name=name)
+        self._passing = []
+
+    def _counted(self, rules: Iterable[tuple[Task, str]]) -> int:
+        by_task: dict[Task, list[str]] = defaultdict(list)
+        for task, name in rules:
+            by_task[task].append(name)
+        found = ((self._names(task), names) for task, names in by_task.items())
+        return sum(counts.get(name, 0) for counts, names in found for name in names)
+
+    def _names(self, task: Task) -> dict[str, int]:
+        return dict(self._wires.ask(task, do="counted")["packets"])
+
+
+class Rate(Injector):
+    """rate: a token bucket for all that a task sends."""
+
+    holds, lingers = False, True
+
+    def __init__(self, fault: Fault, wires: Wires) -> None:
+        assert fault.task is not None
+        self._task, self._wires, self._kbit = fault.task, wires, dict(fault.amounts)["kbit_per_s"]
+        self._seen = ""
+
+    def inject(self) -> None:
+        self._wires.ask(self._task, do="rate", kbit=self._kbit)
+
+    def evidence(self) -> str:
+        times = int(self._wires.ask(self._task, do="waited")["times"])
+        self._seen = f"packets had to wait {times} times" if times > 0 else self._seen
+        return self._seen
+
+    def heal(self) -> None:
+        self.evidence()
+        self._wires.ask(self._task, do="unrate")
+
+    def healed(self) -> str:
+        return "the token bucket is gone" if self._wires.ask(self._task, do="waited")["times"] < 0 else ""

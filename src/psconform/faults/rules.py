@@ -1,0 +1,109 @@
+"""Rules for packets, in the network of a pod, set by its helper: iptables, a token bucket, queues of `mangler`.
+
+Each rule has a name, which is its comment in iptables, so that whose it is can be read there, and what it has counted.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .mangler import MARK, Mangler
+
+COMMENT = "psconform:"
+INTERFACE = "eth0"
+BUCKET, AT_ROOT = 0x10000, 0xFFFFFFFF
+"""Handle of the token bucket, and TC_H_ROOT, where it is."""
+_COUNTED = re.compile(rf'^\[(\d+):\d+\] -A .*--comment "?{COMMENT}([^" ]+)"?', re.MULTILINE)
+Answer = dict[str, Any]
+
+
+class Rules:
+    """Those that were set here."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, list[str]] = {}
+        self._queues: dict[str, Mangler] = {}
+        self._numbers = 0
+        self.does: Mapping[str, Callable[[dict[str, Any]], Answer]] = {
+            "rule": self._add,
+            "unrule": self._remove,
+            "counted": self._counted,
+            "rate": self._rate,
+            "unrate": self._unrate,
+            "waited": self._waited,
+        }
+
+    def _add(self, request: dict[str, Any]) -> Answer:
+        """``target``: DROP, or empty to count alone; ``mangle``: what becomes of the packets, in place of it."""
+        name, target = request["name"], request.get("target", "")
+        rule = [*_words(request["match"]), "-m", "comment", "--comment", f"{COMMENT}{name}"]
+        if mangle := request.get("mangle"):
+            self._numbers += 1
+            self._queues[name] = Mangler(self._numbers, mangle["kind"], mangle["amounts"], seed=mangle["seed"])
+            rule += ["-m", "mark", "!", "--mark", str(MARK), "-j", "NFQUEUE", "--queue-num", str(self._numbers)]
+        elif target:
+            rule += ["-j", target]
+        _iptables("-I", "OUTPUT", *rule)
+        self._set[name] = rule
+        return {"done": True}
+
+    def _remove(self, request: dict[str, Any]) -> Answer:
+        if rule := self._set.pop(request["name"], None):
+            _iptables("-D", "OUTPUT", *rule)
+        if queue := self._queues.pop(request["name"], None):
+            queue.close()
+        return {"done": True}
+
+    def _counted(self, request: dict[str, Any]) -> Answer:
+        """Packets by name of the rule, of all rules that iptables has; of a queue those that something was done to."""
+        del request
+        said = subprocess.run(["iptables-save", "-c", "-t", "filter"], capture_output=True, text=True, check=True)
+        counts = {name: int(packets) for packets, name in _COUNTED.findall(said.stdout)}
+        return {"packets": counts | {name: queue.struck for name, queue in self._queues.items()}}
+
+    def _rate(self, request: dict[str, Any]) -> Answer:
+        """A token bucket for all that leaves the pod; a second one takes the place of the first."""
+        from pyroute2 import IPRoute
+
+        with IPRoute() as kernel:
+            index = kernel.link_lookup(ifname=INTERFACE)[0]
+            rate = f"{int(request['kbit'])}kbit"
+            kernel.tc("replace", "tbf", index, BUCKET, rate=rate, latency="400ms", burst=4096)
+        return {"done": True}
+
+    def _unrate(self, request: dict[str, Any]) -> Answer:
+        from pyroute2 import IPRoute
+
+        del request
+        with IPRoute() as kernel:
+            index = kernel.link_lookup(ifname=INTERFACE)[0]
+            kernel.tc("del", index=index, parent=AT_ROOT)
+        return {"done": True}
+
+    def _waited(self, request: dict[str, Any]) -> Answer:
+        """How often a packet had to wait for a token; -1: there is no bucket."""
+        from pyroute2 import IPRoute
+
+        del request
+        with IPRoute() as kernel:
+            index = kernel.link_lookup(ifname=INTERFACE)[0]
+            for queue in kernel.get_qdiscs(index):
+                if queue.get_attr("TCA_KIND") == "tbf":
+                    return {"times": queue.get_attr("TCA_STATS")["overlimits"]}
+        return {"times": -1}
+
+
+def _words(match: Sequence[str]) -> list[str]:
+    """Only what psconform asks for: addresses and ports."""
+    if any(not re.fullmatch(r"-[ds]|-p|tcp|udp|--[ds]port|[0-9.]+", word) for word in match):
+        raise ValueError(f"no match: {match}")
+    return list(match)
+
+
+def _iptables(*arguments: str) -> None:
+    done = subprocess.run(["iptables", "-w", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"iptables {arguments[0]}: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
