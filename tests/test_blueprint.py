@@ -86,7 +86,8 @@ def test_resources_are_limits_and_device_requests():
     said = HostConfig(
         version="1.41",
         network_mode=host["NetworkMode"],
-        nano_cpus=1_500_000_000,
+        cpu_period=100_000,
+        cpu_quota=150_000,
         mem_limit=2 << 30,
         memswap_limit=2 << 30,
         shm_size=64 << 20,
@@ -97,4 +98,4 @@ def test_resources_are_limits_and_device_requests():
 
 def test_without_limits_a_task_has_what_there_is():
     host = host_of(CLUSTER.task(WORKER, ("x",), {}))
-    assert not {"NanoCpus", "Memory", "MemorySwap", "DeviceRequests"} & set(host)
+    assert not {"CpuQuota", "NanoCpus", "Memory", "MemorySwap", "DeviceRequests"} & set(host)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psconform.errors import BadInput
+from psconform.faults.fault import PACKETS as PACKETS_OF_LINKS
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import ENDING, KINDS
 from psconform.faults.partitions import region, talks
@@ -17,7 +18,7 @@ from psconform.faults.plan import load_plan, parse_plan, plan_text
 from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
 from psconform.faults.short import parse_faults
 from psconform.faults.when import When
-from psconform.faults.words import DISK
+from psconform.faults.words import CONTAINER, DISK, PACKETS
 from psconform.layout import Layout, Link, Task
 from psconform.runner.plan import make_plan
 
@@ -217,11 +218,36 @@ def test_every_kind_is_drawn_and_only_those_asked_for():
     drawn = {f.kind for seed in range(200) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)}
     assert drawn == set(DRAWN)
     disk = {name for name, kind in KINDS.items() if kind.of == DISK}
-    assert set(KINDS) - drawn == {"slow-close", "clock", "out-of-data", "poison"} | disk
+    boxed = {name for name, kind in KINDS.items() if kind.of in (CONTAINER, PACKETS)}
+    assert set(KINDS) - drawn == {"slow-close", "clock", "out-of-data", "poison"} | disk | boxed
+    plans = (drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed, containers=True) for seed in range(400))
+    assert {fault.kind for plan in plans for fault in plan} == drawn | boxed - {"dns"}
     some = {f.kind for seed in range(50) for f in drawn_plan("random:stall,kill", layout=LAYOUT, steps=9, seed=seed)}
     assert some == {"stall", "kill"}
     with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):
         drawn_plan("random:stal", layout=LAYOUT, steps=STEPS, seed=0)
+
+
+def test_no_two_drawn_faults_strike_the_same_packets():
+    """What one has let through the other never sees."""
+    for seed in range(300):
+        plan = drawn_plan("random", layout=Layout(ps=1, workers=2), steps=STEPS, seed=seed, containers=True)
+        packets = [set(fault.links) for fault in plan if fault.kind in PACKETS_OF_LINKS]
+        assert all(not one & other for n, one in enumerate(packets) for other in packets[:n])
+
+
+def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
+    text = '[[fault]]\nkind = "drop"\nlinks = "worker:1->ps:0"\nat = 20\nfor = "2s"\n'
+    (fault,) = parsed(text)
+    assert not fault.proxied
+    assert plan_text([fault]) == text
+    with pytest.raises(BadInput, match=r"drop worker:1->ps:0@20\+2s.*|is of containers: give --launcher docker"):
+        make_plan("reference", out=tmp_path, faults=text)
+    assert make_plan("reference", out=tmp_path, faults=text, launcher="docker").containers is not None
+
+
+def test_the_kinds_that_need_no_proxies_are_those_of_packets():
+    assert set(PACKETS_OF_LINKS) == {name for name, kind in KINDS.items() if kind.of == PACKETS}
 
 
 def test_one_direction_and_both():

@@ -49,6 +49,46 @@ ROWS: dict[str, dict[str, Any]] = {
         "evidence": "packets that had to wait, counted by the token bucket",
         "amounts": {"kbit_per_s": Amount("kilobits a second", 1000, 8, 10_000_000)},
     },
+    "cpu-quota": {
+        "of": CONTAINER,
+        "about": "it has only some of a CPU's time",
+        "evidence": "periods in which its time was over, counted by its cgroup",
+        "amounts": {"percent": Amount("of one CPU's time", 20, 1, 6400)},
+    },
+    "pause": {
+        "of": CONTAINER,
+        "about": "its container is frozen (docker pause), which no process notices",
+        "evidence": "the engine says that it is paused",
+    },
+    "disconnect": {
+        "of": CONTAINER,
+        "about": "its container is taken from the network, and put back with the same address",
+        "evidence": "its network has no interface but loopback",
+    },
+    "dns": {
+        "of": CONTAINER,
+        "about": "it finds nobody by name",
+        "evidence": "lookups of the target that were refused",
+    },
+    "tmpfs-full": {
+        "of": CONTAINER,
+        "about": "no room in its /tmp",
+        "evidence": "one byte more is refused",
+    },
+    "oom": {
+        "of": CONTAINER,
+        "about": "it is out of memory, so the kernel ends it",
+        "evidence": "the engine says that it was ended for want of memory",
+        "lasts": False,
+        "restarts": True,
+    },
+    "new-address": {
+        "of": CONTAINER,
+        "about": "SIGKILL, and it is started again at another address",
+        "evidence": "the process ended by signal 9",
+        "lasts": False,
+        "restarts": True,
+    },
 }
 for row in ROWS.values():
     row.setdefault("lasts", True)

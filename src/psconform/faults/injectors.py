@@ -39,13 +39,14 @@ class Injector(ABC):
     Attributes:
         holds: whoever has arrived where it strikes waits until it is seen to have taken effect; else until it is there.
         effect_s: seconds after which it has shown no effect, if whoever has arrived waits for it.
+        ends: it has taken effect when the task has ended; see ``ended``.
         starts: it is healed by starting the task.
         lingers: its time is not over before it is seen to have taken effect, within ``effect_s``.
         file: what it has damaged, if it is a file.
         unseen: why it may not have been seen to take effect, as far as that is known.
     """
 
-    holds, starts, lingers = True, False, False
+    holds, ends, starts, lingers = True, False, False, False
     effect_s = 10.0
     file = unseen = ""
 
@@ -76,6 +77,11 @@ class Injector(ABC):
     def heard(self, arrival: Arrival) -> None:  # noqa: B027
         """A task has said where it is; most faults need not know."""
 
+    def ended(self, status: int) -> bool:
+        """The task has ended, with this exit status, negative for a signal; returns whether that was the fault."""
+        del status
+        return False
+
     def second_ended(self, pid: int, how: str) -> None:  # noqa: B027
         """A second process of a task has ended; says how."""
 
@@ -94,7 +100,7 @@ SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "crash-loop": signal.
 class Ends(Injector):
     """kill, term, crash-loop: a process that ends by a signal. Its end is told of (``ended``); the runner starts it."""
 
-    starts = True
+    ends = starts = True
 
     def __init__(self, fault: Fault, processes: Processes, *, done: Callable[[], bool]) -> None:
         """``done``: the task has nothing left to do, and may end by itself at any moment."""

@@ -17,7 +17,7 @@ a moment, and let the answer through that is to be cut off.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -45,6 +45,7 @@ class Links:
             the links are those from and to EVERYBODY.
         traffic: who tells of the connections of tasks.
         host: where proxies are to listen.
+        named: an address as proxies are told it: where it may change, by a name.
     """
 
     server: Toxiproxy
@@ -53,6 +54,7 @@ class Links:
     shared: bool = False
     traffic: Traffic = field(default_factory=Here)
     host: str = "127.0.0.1"
+    named: Callable[[str], str] = str
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
     _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is, if that is known
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
@@ -198,7 +200,7 @@ class Links:
     def _make(self, dialler: Task, listener: Task) -> None:
         name = self._name(dialler, listener)
         self._listens[dialler, listener] = ""
-        proxy = self.server.create(name, upstream=self.addresses[listener], listen=f"{self.host}:0")
+        proxy = self.server.create(name, upstream=self.named(self.addresses[listener]), listen=f"{self.host}:0")
         self._listens[dialler, listener] = proxy.listen
         for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)

@@ -102,6 +102,10 @@ class Rate(Injector):
         self._task, self._wires, self._kbit = fault.task, wires, dict(fault.amounts)["kbit_per_s"]
         self._seen = ""
 
+    def refused(self) -> str:
+        there = self._wires.ask(self._task, do="interface")["there"]
+        return "" if there else f"{self._task} was not connected"
+
     def inject(self) -> None:
         self._wires.ask(self._task, do="rate", kbit=self._kbit)
 

@@ -13,14 +13,15 @@ from .fault import Fault
 from .kinds import ENDING, HELD, KINDS
 from .regions import regions
 from .when import BEFORE_PUSH, SENT, When
-from .words import NETWORK, PROCESS
+from .words import CONTAINER, NETWORK, PACKETS, PROCESS
 
 RANDOM = "random"
 UNDRAWN = ("slow-close", "clock")
 DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK) and name not in UNDRAWN)
+IN_CONTAINERS = (*DRAWN, *(name for name, kind in KINDS.items() if kind.of in (PACKETS, CONTAINER) and name != "dns"))
 """What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
-can ask for it, a slow close shows only beside a fault that ends connections, and a clock that jumps needs a worker that
-is started cold."""
+can ask for it, a slow close (and that no name is found) shows only beside a fault that ends connections, and a clock
+that jumps needs a worker that is started cold. Of containers there is more."""
 LEAST, MOST, ATTEMPTS = 6, 8, 40
 EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
@@ -67,6 +68,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "times": (2, 3),
     "lives_ms": (0, 100, 400),
     "percent": (20, 40),
+    "kbit_per_s": (200, 2000),
 }
 
 
@@ -79,20 +81,23 @@ def drawn_plan(
     phases: Mapping[str, str] | None = None,
     shared: bool = False,
     sent: bool = False,
+    containers: bool = False,
 ) -> tuple[Fault, ...]:
     """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to eight, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``; with
-    ``shared`` its tasks have one cluster spec; with ``sent`` its pushes wait for nothing, so that phase is got to.
+    ``shared`` its tasks have one cluster spec; with ``sent`` its pushes wait for nothing, so that phase is got to. In
+    ``containers`` there is more to draw from.
 
     Raises:
         BadInput: a kind that there is not, or that is not drawn.
     """
     _, _, names = text.partition(":")
-    kinds = tuple(name.strip() for name in names.split(",")) if names else DRAWN
+    known = IN_CONTAINERS if containers else DRAWN
+    kinds = tuple(name.strip() for name in names.split(",")) if names else known
     for name in kinds:
-        if name not in DRAWN:
-            raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=DRAWN)
+        if name not in known:
+            raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=known)
     generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(kinds)}")
     return draw(generator, kinds, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent)
 
@@ -120,7 +125,7 @@ def draw(
     deal = _Deal(generator, layout, steps, phases or {}, shared)
     sorts = _sorts(kinds, layout, sent=sent and not shared)
     generator.shuffle(sorts)
-    if not least:
+    if not least and len(sorts) <= MOST:  # of more than there is room for each is to have its turn
         doubled = generator.random() < DOUBLED
         sorts.sort(key=lambda sort: _room(sort, layout, doubled=doubled))
     faults: list[Fault] = []
@@ -200,6 +205,8 @@ def _clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     """
     if fault.task is not None and fault.task == other.task:
         return True
+    if KINDS[fault.kind].of == KINDS[other.kind].of == PACKETS and set(fault.links) & set(other.links):
+        return True  # what one has let through the other never sees
     undone = fault.kind == TWICE or KINDS[fault.kind].evidence == HELD
     if undone and shows and KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
         begins, lost = fault.when.step, other.when.step
@@ -290,7 +297,9 @@ class _Deal:
         kind = KINDS[name]
         if name == "late":
             return Fault(kind=name, task=task, when=When(), lasts_s=self._seconds(long=False))
-        when = self._when(task, phases={} if kind.of == NETWORK else self.phases, ends=name if kind.restarts else "")
+        when = self._when(
+            task, phases={} if kind.of in (NETWORK, PACKETS) else self.phases, ends=name if kind.restarts else ""
+        )
         said: dict[str, Any] = {"kind": name, "when": when}
         if kind.restarts:
             long = long_away and name != LOOP
@@ -306,7 +315,7 @@ class _Deal:
             else:
                 said["lasts_s"] = self._away() if long else self._seconds(long=False)
         said["amounts"] = tuple((amount, self._amount(name, amount)) for amount in kind.amounts)
-        if kind.of != NETWORK:
+        if kind.of not in (NETWORK, PACKETS):
             return Fault(task=task, **said)
         return self._of_links(said, name, sent=sort.sent)
 

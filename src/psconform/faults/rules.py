@@ -6,14 +6,16 @@ Each rule has a name, which is its comment in iptables, so that whose it is can 
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .mangler import MARK, Mangler
 
 COMMENT = "psconform:"
-INTERFACE = "eth0"
+INTERFACES = Path("/sys/class/net")
 BUCKET, AT_ROOT = 0x10000, 0xFFFFFFFF
 """Handle of the token bucket, and TC_H_ROOT, where it is."""
 _COUNTED = re.compile(rf'^\[(\d+):\d+\] -A .*--comment "?{COMMENT}([^" ]+)"?', re.MULTILINE)
@@ -34,10 +36,12 @@ class Rules:
             "rate": self._rate,
             "unrate": self._unrate,
             "waited": self._waited,
+            "interface": _passed,
+            "found": _found,
         }
 
     def _add(self, request: dict[str, Any]) -> Answer:
-        """``target``: DROP, or empty to count alone; ``mangle``: what becomes of the packets, in place of it."""
+        """``target``: DROP, REJECT, or empty to count alone; or ``mangle``: what becomes of the packets."""
         name, target = request["name"], request.get("target", "")
         rule = [*_words(request["match"]), "-m", "comment", "--comment", f"{COMMENT}{name}"]
         if mangle := request.get("mangle"):
@@ -68,8 +72,10 @@ class Rules:
         """A token bucket for all that leaves the pod; a second one takes the place of the first."""
         from pyroute2 import IPRoute
 
+        if not _interface():
+            return {"done": False}
         with IPRoute() as kernel:
-            index = kernel.link_lookup(ifname=INTERFACE)[0]
+            index = kernel.link_lookup(ifname=_interface())[0]
             rate = f"{int(request['kbit'])}kbit"
             kernel.tc("replace", "tbf", index, BUCKET, rate=rate, latency="400ms", burst=4096)
         return {"done": True}
@@ -77,23 +83,48 @@ class Rules:
     def _unrate(self, request: dict[str, Any]) -> Answer:
         from pyroute2 import IPRoute
 
-        del request
+        there = self._waited(request)["times"] >= 0
         with IPRoute() as kernel:
-            index = kernel.link_lookup(ifname=INTERFACE)[0]
-            kernel.tc("del", index=index, parent=AT_ROOT)
+            if there:
+                kernel.tc("del", index=kernel.link_lookup(ifname=_interface())[0], parent=AT_ROOT)
         return {"done": True}
 
     def _waited(self, request: dict[str, Any]) -> Answer:
-        """How often a packet had to wait for a token; -1: there is no bucket."""
+        """How often a packet had to wait for a token; -1: there is no bucket, or no interface."""
         from pyroute2 import IPRoute
 
         del request
         with IPRoute() as kernel:
-            index = kernel.link_lookup(ifname=INTERFACE)[0]
-            for queue in kernel.get_qdiscs(index):
+            found = kernel.link_lookup(ifname=_interface()) if _interface() else ()
+            for queue in (queue for index in found for queue in kernel.get_qdiscs(index)):
                 if queue.get_attr("TCA_KIND") == "tbf":
                     return {"times": queue.get_attr("TCA_STATS")["overlimits"]}
         return {"times": -1}
+
+
+def _interface() -> str:
+    """The name of the pod's interface beside loopback (the engine counts them on, eth0, eth1); empty: it has none."""
+    return next((path.name for path in sorted(INTERFACES.iterdir()) if path.name != "lo"), "")
+
+
+def _passed(request: dict[str, Any]) -> Answer:
+    """Whether the pod has its interface, and packets that have come in and gone out since it has."""
+    del request
+    name = _interface()
+    if not name:
+        return {"there": False, "received": 0, "sent": 0}
+    counts = INTERFACES / name / "statistics"
+    received, sent = (int((counts / name).read_text(encoding="ascii")) for name in ("rx_packets", "tx_packets"))
+    return {"there": True, "received": received, "sent": sent}
+
+
+def _found(request: dict[str, Any]) -> Answer:
+    """Whether a name is found."""
+    try:
+        socket.getaddrinfo(request["name"], None, family=socket.AF_INET)
+    except OSError:
+        return {"found": False}
+    return {"found": True}
 
 
 def _words(match: Sequence[str]) -> list[str]:

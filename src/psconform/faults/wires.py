@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..layout import Link, Task
-from .links import Links
+
+if TYPE_CHECKING:  # what it imports is an extra
+    from .links import Links
 
 Ask = Callable[..., dict[str, Any]]
 """``ask(task, do=..., ...)``: a request to the helper of a task's pod, and its answer."""

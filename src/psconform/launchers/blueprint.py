@@ -21,6 +21,9 @@ NOBODY = "10001:10001"
 PORT = 2222
 """At which each task listens, at an address of its own; TensorFlow's examples have it so."""
 HELPER_MEMORY = 256 << 20
+TMP = 256 << 20
+"""Bytes of /tmp, which is memory."""
+PERIOD_US = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +72,12 @@ class Container:
             "cap_add": list(self.capabilities),
             "security_opt": ["no-new-privileges"],
             "read_only": True,
-            "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
+            "tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={TMP}"},
             "network_mode": joins if self.joins else self.network,
             "log_config": {"Type": "none"},  # what a task prints goes into the run folder
             **({"pid_mode": joins} if self.joins else {}),
-            **({"nano_cpus": round(of.cpus * 1e9)} if of.cpus else {}),
+            # not as NanoCpus: a limit of that sort cannot be changed while it runs
+            **({"cpu_period": PERIOD_US, "cpu_quota": round(of.cpus * PERIOD_US)} if of.cpus else {}),
             **({"mem_limit": of.memory, "memswap_limit": of.memory} if of.memory else {}),
             **({"shm_size": of.shared_memory} if of.shared_memory else {}),
             **({"device_requests": [_gpus(of.gpus)]} if of.gpus else {}),
@@ -88,6 +92,7 @@ class Container:
             "labels": dict(self.labels),
             "working_dir": self.working_dir,
             "stdin_open": self.stdin,
+            **({} if self.joins else {"networking_config": _endpoint(api, self.network, self.hostname)}),
             "healthcheck": {"test": ["NONE"]},  # psconform watches by itself; a check would be one more connection
             "host_config": api.create_host_config(**host),
             **({"hostname": self.hostname} if self.hostname else {}),
@@ -169,6 +174,11 @@ class Cluster:
             entrypoint=("toxiproxy-server", "-host", address, "-port", str(port)),
             joins=f"{self.name(task)}-pod",
         )
+
+
+def _endpoint(api: Any, network: str, name: str) -> Any:
+    """In a network, found there by a name."""
+    return api.create_networking_config({network: api.create_endpoint_config(aliases=[name])})
 
 
 def _gpus(count: int) -> Any:

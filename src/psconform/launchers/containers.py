@@ -17,6 +17,7 @@ from typing import Any, Self
 from ..errors import PsconformError
 from ..layout import Command, Task
 from .blueprint import NOBODY, PORT, RUN, SHARED, Cluster, Resources
+from .boxes import Boxes
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
 from .launcher import Ended
@@ -68,6 +69,8 @@ class DockerLauncher:
         self._latest: dict[Task, int] = {}  # number of its latest start
         self._running: set[int] = set()
         self._companion: Running | None = None
+        self._out_of_memory: set[Task] = set()
+        self.boxes = Boxes(self._api, of=self._id_of, helper=self._helpers.__getitem__, network=lambda: self._network)
         self._ends: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.ready_s = time.monotonic() - began
 
@@ -95,11 +98,27 @@ class DockerLauncher:
             toxiproxy_image=toxiproxy_image(),
             user=user,
         )
-        with told("the network of the run cannot be made"):
-            self._network = self._api.create_network(
-                self._cluster.network, driver="bridge", internal=True, labels=self._cluster.labels()
-            )["Id"]
+        self._make_network(self._cluster)
         self._start_helpers(tasks)
+
+    def _make_network(self, cluster: Cluster) -> None:
+        """With a subnet that is said, for only then may a container be told its address. The engine picks which."""
+        from docker.types import IPAMConfig, IPAMPool
+
+        make = partial(
+            self._api.create_network, cluster.network, driver="bridge", internal=True, labels=cluster.labels()
+        )
+        with told("the network of the run cannot be made"):
+            for attempt in range(5):
+                picked = make()["Id"]
+                subnet = self._api.inspect_network(picked)["IPAM"]["Config"][0]["Subnet"]
+                self._api.remove_network(picked)
+                try:
+                    self._network = make(ipam=IPAMConfig(pool_configs=[IPAMPool(subnet=subnet)]))["Id"]
+                    return
+                except OSError:
+                    if attempt == 4:
+                        raise
 
     def _start_helpers(self, tasks: Sequence[Task]) -> None:
         assert self._cluster is not None
@@ -117,6 +136,16 @@ class DockerLauncher:
         del dialler
         return f"{self._helpers[listener].ip}:{PORT}"
 
+    def named(self, address: str) -> str:
+        """The same address by the name of its task, which holds wherever that may move."""
+        ip, _, port = address.rpartition(":")
+        name = next((task.slug for task, helper in self._helpers.items() if helper.ip == ip), ip)
+        return f"{name}:{port}"
+
+    def ended_by_memory(self, task: Task) -> bool:
+        """The kernel has ended its latest process for want of memory."""
+        return task in self._out_of_memory
+
     def ask_pod(self, task: Task, **request: Any) -> dict[str, Any]:
         """A request to the helper of a task's pod, and its answer; raises PsconformError."""
         return self._helpers[task].ask(**request)
@@ -129,7 +158,7 @@ class DockerLauncher:
         ip = self._helpers[TOXIPROXY].ip
         container = self._cluster.toxiproxy(TOXIPROXY, address=ip, port=TOXIPROXY_PORT)
         log = self._cluster.folder / "logs" / f"{TOXIPROXY.slug}.log"
-        self._companion = Running(self._api, container, log=log, ended=lambda _: None)
+        self._companion = Running(self._api, container, log=log, ended=lambda _, **__: None)
         return f"http://{ip}:{TOXIPROXY_PORT}", ip
 
     def toxiproxy_runs(self) -> bool:
@@ -168,7 +197,14 @@ class DockerLauncher:
             suffix=f"-second-{len(self._processes)}" if second else "",
         )
         number = len(self._processes) + 1
-        running = Running(self._api, container, log=log, ended=lambda status: self._ends.put((number, status)))
+        self._out_of_memory.discard(task)
+
+        def ended(status: int, *, out_of_memory: bool) -> None:
+            if out_of_memory:
+                self._out_of_memory.add(task)
+            self._ends.put((number, status))
+
+        running = Running(self._api, container, log=log, ended=ended)
         pid = int(self.ask_pod(task, do="fresh")["pid"])
         self._processes[number] = _Process(task, running, pid, second)
         self._running.add(number)
@@ -288,6 +324,11 @@ class DockerLauncher:
                 self.stop_all(grace=0.0)
         finally:
             self._keeper.close()  # which deletes what is left
+
+    def _id_of(self, task: Task) -> str:
+        """The container of a task that runs; empty: it does not."""
+        process = self._of(task)
+        return process.running.id if process is not None else ""
 
     def _of(self, task: Task) -> _Process | None:
         """The running process of a task."""

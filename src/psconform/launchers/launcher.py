@@ -50,6 +50,9 @@ class Launcher(Protocol):
     def address(self, dialler: Task | None, listener: Task) -> str:
         """The ``host:port`` at which a task is to listen."""
 
+    def named(self, address: str) -> str:
+        """An address as tasks are told it: where it may change, by a name."""
+
     def seen(self, path: Path) -> str:
         """A path of psconform's as tasks see it: one in the run folder, or in ``temporary``."""
 

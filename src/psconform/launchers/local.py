@@ -141,6 +141,10 @@ class LocalLauncher:
         del run, tasks, folder
         self.stop_all(grace=0.0)
 
+    def named(self, address: str) -> str:
+        """Processes have one address for good."""
+        return address
+
     def seen(self, path: Path) -> str:
         """Processes see the paths that psconform sees."""
         return str(path)

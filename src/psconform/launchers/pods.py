@@ -15,6 +15,7 @@ from ..errors import PsconformError
 from .blueprint import Container
 from .engine import told
 
+Ended = Callable[..., None]
 READY_S = 60.0
 ANSWER_S = 10.0
 
@@ -26,13 +27,14 @@ class Running:
         api: a docker.APIClient.
         container: what it is.
         log: its output is appended to it.
-        ended: called with its exit status (minus the signal's number, as far as that shows), from a thread.
+        ended: called from a thread with its exit status (minus the signal's number, as far as that shows), and whether
+            the kernel has ended it for want of memory.
 
     Raises:
         PsconformError: it cannot be started; says why.
     """
 
-    def __init__(self, api: Any, container: Container, *, log: Path, ended: Callable[[int], None]) -> None:
+    def __init__(self, api: Any, container: Container, *, log: Path, ended: Ended) -> None:
         self._api, self._name, self._ended = api, container.name, ended
         with told(f"container {container.name} cannot be started"):
             remove(api, container.name)  # of the life before
@@ -54,12 +56,13 @@ class Running:
             for chunk in frames(self._output):
                 file.write(chunk)
         close(self._output)
-        status = 255
+        status, out_of_memory = 255, False
         with contextlib.suppress(Exception):  # the engine may be gone; then everything is
             status = int(self._api.wait(self.id, timeout=None)["StatusCode"])
+            out_of_memory = bool(self._api.inspect_container(self.id)["State"]["OOMKilled"])
         with contextlib.suppress(Exception):
             remove(self._api, self.id)
-        self._ended(128 - status if 128 < status < 128 + 65 else status)
+        self._ended(128 - status if 128 < status < 128 + 65 else status, out_of_memory=out_of_memory)
 
     @property
     def runs(self) -> bool:

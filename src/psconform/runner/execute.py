@@ -44,6 +44,8 @@ FAILED_PATIENCE_S = 3.0
 START_PATIENCE_S = 60.0
 """Until the first acknowledgement nobody is taken for stalled sooner: on a busy machine tasks take long to start, and
 their first calls long to be answered. Nor while a task that was started since has recorded nothing yet."""
+HEAL_PATIENCE_S = 20.0
+"""So long after everything else is over it is waited for a fault to be healed."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
 
@@ -167,6 +169,7 @@ class _Execution:
             seconds=self,
             disk=disk,
             wires=self._wires(),
+            moved=self._moved,
         )
         hold = None if self.links is None else self._hold
         self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
@@ -182,6 +185,10 @@ class _Execution:
             if job == "ps":
                 self._await_ready(tasks, self.addresses)
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+
+    def _moved(self, task: Task, address: str) -> None:
+        """It listens at another address from now on."""
+        self.addresses[task] = f"{address}:{self.addresses[task].rpartition(':')[2]}"
 
     def _wires(self) -> Wires | None:
         """The network of the run, if faults strike its packets."""
@@ -229,7 +236,8 @@ class _Execution:
             **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
         }
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
-        own = self.addresses[task]
+        named = self.launcher.named
+        known, own = {other: named(address) for other, address in known.items()}, named(self.addresses[task])
         workload |= {"python": self.launcher.python, "here": self.launcher.seen(self.plan.target.here)}
         command = self.plan.target.command(task, known, layout=self.layout, workload=workload, listens=own)
         at = (
@@ -275,6 +283,8 @@ class _Execution:
             trains = any(self.states[task] == "running" for task in self.layout.worker_tasks)
             if not trains and not self.strikes.starting:
                 self.strikes.heal_all()  # nobody is left to show an effect, or its end
+                if time.monotonic() - moved > HEAL_PATIENCE_S:
+                    break  # and what is not healed by now never is
             if self.strikes.lasting or self._comes_up():
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())

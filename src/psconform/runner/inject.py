@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
+from ..faults.boxes import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, OfBox, Pauses
 from ..faults.clock import Jumps
 from ..faults.disk import Damages
 from ..faults.fault import Fault
@@ -16,6 +17,7 @@ from ..faults.kinds import KINDS
 from ..faults.mount import Breaks, Disk
 from ..faults.second import Seconds, Twice
 from ..faults.words import CONTAINER, DISK, NETWORK, PACKETS
+from ..launchers.containers import DockerLauncher
 from ..launchers.launcher import Launcher
 from ..layout import Layout, Task
 from .folder import CHECKPOINTS
@@ -41,17 +43,18 @@ def injectors(
     seconds: Seconds,
     disk: Disk | None = None,
     wires: Wires | None = None,
+    moved: Callable[[Task, str], None] = lambda *_: None,
 ) -> dict[Fault, Injector]:
     """One for each fault that psconform strikes.
 
     ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints; ``wires``
-    is the network of tasks in containers.
+    is the network of tasks in containers, and ``moved`` is told of one that has another address.
     """
     found: dict[Fault, Injector] = {}
     for number, fault in enumerate(fault for fault in plan.faults if fault.outside):
         of = KINDS[fault.kind].of
         if of in (PACKETS, CONTAINER):
-            found[fault] = _of_container(fault, wires, number=number, seed=plan.workload.seed)
+            found[fault] = _of_container(fault, launcher, wires, number=number, seed=plan.workload.seed, moved=moved)
         elif of == NETWORK:
             found[fault] = _of_links(fault, links, seed=plan.workload.seed, life=life)
         elif of == DISK:
@@ -72,14 +75,38 @@ def _of_links(fault: Fault, links: Links | None, *, seed: int, life: Life) -> In
     return Disturbs(fault, links, seed=seed, life=life)
 
 
-def _of_container(fault: Fault, wires: Wires | None, *, number: int, seed: int) -> Injector:
-    if wires is None:
+def _of_container(
+    fault: Fault,
+    launcher: Launcher,
+    wires: Wires | None,
+    *,
+    number: int,
+    seed: int,
+    moved: Callable[[Task, str], None],
+) -> Injector:
+    if wires is None or not isinstance(launcher, DockerLauncher):
         raise PsconformError(f"fault {fault.kind} {fault} needs {KINDS[fault.kind].lacks}")
     from ..faults.packets import Packets, Rate
 
+    if KINDS[fault.kind].of == PACKETS:
+        return Packets(fault, wires, number=number, seed=seed)
     if fault.kind == "rate":
         return Rate(fault, wires)
-    return Packets(fault, wires, number=number, seed=seed)
+    of_box = fault, launcher.boxes, launcher, wires.ask
+    if fault.kind == "oom":
+        return Exhausts(*of_box, by_memory=launcher.ended_by_memory)
+    if fault.kind == "new-address":
+        return Moves(*of_box, moved=moved)
+    return BOXES[fault.kind](*of_box)
+
+
+BOXES: dict[str, type[OfBox]] = {
+    "pause": Pauses,
+    "cpu-quota": Limits,
+    "disconnect": Disconnects,
+    "dns": Nameless,
+    "tmpfs-full": Fills,
+}
 
 
 def _of_disk(fault: Fault, disk: Disk | None, folder: Path, *, seed: int) -> Injector:

@@ -66,7 +66,8 @@ def proxies(
         own = Toxiproxy(url)
         _await_answer(own, log=log_of(folder, TOXIPROXY), there=launcher.toxiproxy_runs, wait=time.sleep)
         traffic = InPods(launcher.ask_pod, list(addresses))
-        with Links(own, manifest.run, addresses, shared=manifest.shared_spec, traffic=traffic, host=host) as links:
+        named, shared = launcher.named, manifest.shared_spec
+        with Links(own, manifest.run, addresses, shared=shared, traffic=traffic, host=host, named=named) as links:
             yield links
         return
     assert server is not None

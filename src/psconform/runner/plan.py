@@ -237,7 +237,8 @@ def make_plan(
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
-    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found)
+    containers = containers_of(launcher, image)
+    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers is not None)
     counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
     if workload not in found.workloads:
@@ -249,7 +250,6 @@ def make_plan(
         raise BadInput("--compression", "needs a ps", value=compression)
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
     planned = (*short, *by_plan)
-    containers = containers_of(launcher, image)
     check_faults(planned, containers=containers is not None)
     check_links(planned, found)
     check_phases(planned, found)
@@ -302,7 +302,9 @@ def containers_of(launcher: str, image: str) -> Containers | None:
     return Containers(image=image) if launcher == DOCKER else None
 
 
-def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target) -> tuple[Fault, ...]:
+def _planned(
+    given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target, containers: bool
+) -> tuple[Fault, ...]:
     """The faults of ``--faults``: a file, a plan's text itself, or ``random[:KINDS]``; raises BadInput."""
     if not isinstance(given, str | Path):
         raise BadInput("--faults", "must be the path of a plan, or random", value=given)
@@ -312,7 +314,16 @@ def _planned(given: str | Path, layout: Layout, *, steps: int, seed: int, target
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if _is_drawn(given):
         phases, shared, sent = target.phases, target.shared, target.push_alone
-        return drawn_plan(str(given), layout=layout, steps=steps, seed=seed, phases=phases, shared=shared, sent=sent)
+        return drawn_plan(
+            str(given),
+            layout=layout,
+            steps=steps,
+            seed=seed,
+            phases=phases,
+            shared=shared,
+            sent=sent,
+            containers=containers,
+        )
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
     return load_plan(Path(given), layout=layout, steps=steps)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
-from ..faults.injectors import Ends, Injector
+from ..faults.injectors import Injector
 from ..faults.when import SENT, When
 from ..layout import Task
 from ..probe import EventLog
@@ -119,7 +119,7 @@ class Strikes:
             else:
                 state.status, state.why = "failed", f": {task} ended while it was stopped"
         for state in self._states:
-            if state.status == "striking" and state.fault.task == task and isinstance(state.injector, Ends):
+            if state.status == "striking" and state.fault.task == task and state.injector.ends:
                 if not state.injector.ended(status):
                     if state.again is not None and status == 0:
                         state.status = "healed"  # it has struck before; training was over before it could again

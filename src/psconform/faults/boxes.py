@@ -1,0 +1,242 @@
+"""Faults that only a container has: pause, cpu-quota, oom, disconnect, dns, tmpfs-full, new-address."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from ..layout import Task
+from .fault import Fault
+from .injectors import Injector, Processes
+from .wires import Ask
+
+NAMES = "127.0.0.11"
+"""Where Docker's own DNS answers in each container's network."""
+
+
+class Boxes(Protocol):
+    """What the engine can do to the container of a task; the launcher of containers has it."""
+
+    def pause(self, task: Task, *, on: bool = True) -> None:
+        """Freeze all its processes, or let them go on."""
+
+    def paused(self, task: Task) -> bool:
+        """The engine says that it is frozen."""
+
+    def quota(self, task: Task, percent: int) -> None:
+        """It has so many percent of one CPU's time; 0: as much as it likes."""
+
+    def throttled(self, task: Task) -> int:
+        """In how many periods its time was over before they were."""
+
+    def exhaust(self, task: Task) -> int:
+        """Leave it hardly more memory than it has, and ask for more; returns the limit in bytes."""
+
+    def fill(self, task: Task, *, on: bool = True) -> str:
+        """Fill its /tmp, or empty it of that; returns why one byte more cannot be written."""
+
+    def disconnect(self, task: Task) -> None:
+        """Take the interface of its network away."""
+
+    def connect(self, task: Task, *, anew: bool = False) -> str:
+        """Give it an interface again, ``anew`` with another address; returns the address."""
+
+
+class OfBox(Injector):
+    """One of those that last: nobody waits for it longer than until it is there."""
+
+    def __init__(self, fault: Fault, boxes: Boxes, processes: Processes, ask: Ask) -> None:
+        assert fault.task is not None
+        self._task, self._boxes, self._processes, self._ask = fault.task, boxes, processes, ask
+        self._amounts = dict(fault.amounts)
+        self._seen = ""
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
+
+    @property
+    def _there(self) -> bool:
+        return self._task in self._processes.running
+
+
+class Pauses(OfBox):
+    """pause: the freezer of its cgroup; unlike SIGSTOP no process can notice."""
+
+    def inject(self) -> None:
+        self._boxes.pause(self._task)
+
+    def evidence(self) -> str:
+        return "the container is paused" if self._there and self._boxes.paused(self._task) else ""
+
+    def heal(self) -> None:
+        if self._there:
+            self._boxes.pause(self._task, on=False)
+
+    def healed(self) -> str:
+        return "it goes on" if self._there and not self._boxes.paused(self._task) else ""
+
+
+class Limits(OfBox):
+    """cpu-quota: the scheduler's bandwidth control counts the periods in which it had to wait."""
+
+    holds, lingers = False, True
+
+    def inject(self) -> None:
+        self._before = self._boxes.throttled(self._task)
+        self._boxes.quota(self._task, self._amounts["percent"])
+
+    def evidence(self) -> str:
+        times = self._boxes.throttled(self._task) - self._before if self._there else 0
+        self._seen = f"its time was over in {times} periods of 100 ms" if times > 0 else self._seen
+        return self._seen
+
+    def heal(self) -> None:
+        if self._there:
+            self.evidence()
+            self._boxes.quota(self._task, 0)
+            self._before = self._boxes.throttled(self._task)
+        self._looked = False
+
+    def healed(self) -> str:
+        """Two looks, and between them it was not made to wait."""
+        if not self._there:
+            return "it has ended"
+        now = self._boxes.throttled(self._task)
+        free, self._before, self._looked = self._looked and now == self._before, now, True
+        return "its time is its own again" if free else ""
+
+
+class Exhausts(OfBox):
+    """oom: the kernel's OOM killer ends it; its end is told of (``ended``), the runner starts it."""
+
+    ends = starts = True
+
+    def __init__(
+        self,
+        fault: Fault,
+        boxes: Boxes,
+        processes: Processes,
+        ask: Ask,
+        *,
+        by_memory: Callable[[Task], bool],
+    ) -> None:
+        super().__init__(fault, boxes, processes, ask)
+        self._by_memory = by_memory
+
+    def inject(self) -> None:
+        self._limit = self._boxes.exhaust(self._task)
+
+    def ended(self, status: int) -> bool:
+        """The process has ended, with this exit status; returns whether that was the fault."""
+        if status == -signal.SIGKILL and self._by_memory(self._task):
+            self._seen = f"the kernel ended it: it was out of memory (OOM) at {self._limit >> 20} MiB"
+        return bool(self._seen)
+
+    def evidence(self) -> str:
+        return self._seen
+
+    def heal(self) -> None:
+        """The runner starts it, with the memory that it had."""
+
+    def healed(self) -> str:
+        return "started again"
+
+
+class Moves(OfBox):
+    """new-address: it is killed, and started again elsewhere, as an orchestrator does it."""
+
+    ends = starts = True
+
+    def __init__(
+        self,
+        fault: Fault,
+        boxes: Boxes,
+        processes: Processes,
+        ask: Ask,
+        *,
+        moved: Callable[[Task, str], None],
+    ) -> None:
+        super().__init__(fault, boxes, processes, ask)
+        self._moved, self._address = moved, ""
+
+    def inject(self) -> None:
+        self._processes.signal(self._task, signal.SIGKILL)
+
+    def ended(self, status: int) -> bool:
+        """The process has ended, with this exit status; returns whether that was the fault."""
+        self._seen = "the process ended by signal 9" if status == -signal.SIGKILL else ""
+        return bool(self._seen)
+
+    def evidence(self) -> str:
+        return self._seen
+
+    def heal(self) -> None:
+        self._boxes.disconnect(self._task)
+        self._address = self._boxes.connect(self._task, anew=True)
+        self._moved(self._task, self._address)
+
+    def healed(self) -> str:
+        return f"started again at {self._address}"
+
+
+class Disconnects(OfBox):
+    """disconnect: its interface is gone; what it sends meanwhile is sent again later."""
+
+    def inject(self) -> None:
+        self._boxes.disconnect(self._task)
+
+    def evidence(self) -> str:
+        gone = not self._ask(self._task, do="interface")["there"]
+        return "its network has no interface but loopback" if gone else ""
+
+    def heal(self) -> None:
+        self._boxes.connect(self._task)
+
+    def healed(self) -> str:
+        """Packets of both directions."""
+        said = self._ask(self._task, do="interface")
+        return f"{said['received']} packets came in" if said["there"] and said["received"] and said["sent"] else ""
+
+    def gone(self) -> str:
+        there = self._ask(self._task, do="interface")["there"]
+        return "it has its interface again, no packet came since" if there else ""
+
+
+class Nameless(OfBox):
+    """dns: nobody's name is found. It shows only when somebody is dialled anew, say because a task has ended."""
+
+    holds, lingers = False, True
+    unseen = ": nobody was looked up meanwhile"
+
+    def inject(self) -> None:
+        self._ask(self._task, do="rule", name="dns", match=("-d", NAMES), target="REJECT")
+
+    def evidence(self) -> str:
+        count = self._ask(self._task, do="counted")["packets"].get("dns", 0)
+        self._seen = f"{count} lookups refused" if count else self._seen
+        return self._seen
+
+    def heal(self) -> None:
+        self.evidence()
+        self._ask(self._task, do="unrule", name="dns")
+
+    def healed(self) -> str:
+        found = self._ask(self._task, do="found", name=self._task.slug)["found"]
+        return "names are found again" if found else ""
+
+
+class Fills(OfBox):
+    """tmpfs-full: no room in /tmp, which in a container is memory."""
+
+    def inject(self) -> None:
+        self._seen = self._boxes.fill(self._task)
+
+    def evidence(self) -> str:
+        return f"in /tmp a byte more is refused ({self._seen})" if self._seen else ""
+
+    def heal(self) -> None:
+        self._left = self._boxes.fill(self._task, on=False) if self._there else ""
+
+    def healed(self) -> str:
+        return "" if self._left else "a byte can be written to /tmp again"

@@ -1,0 +1,110 @@
+"""What can be done to a running container from outside, by the engine: for faults that only containers have."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import PsconformError
+from ..layout import Task
+from .cgroups import memory, throttled
+from .engine import told
+from .pods import Helper
+
+ROOM = 32 << 20
+"""Bytes that a container may take beyond what it has, before it is out of memory."""
+EATS = "exec tail /dev/zero"
+"""Takes memory until there is none: the kernel ends whoever has most of it, which is the task."""
+FULL, BYTE = "/tmp/.psconform-full", "/tmp/.psconform-byte"
+FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"
+PERIOD_US = 100_000
+
+
+class Boxes:
+    """The containers of one run.
+
+    Args:
+        api: a docker.APIClient.
+        of: the container of a task that runs; empty: it does not.
+        helper: the helper of a task's pod.
+        network: name of the run's network.
+    """
+
+    def __init__(
+        self, api: Any, *, of: Callable[[Task], str], helper: Callable[[Task], Helper], network: Callable[[], str]
+    ) -> None:
+        self._api, self._of, self._helper, self._network = api, of, helper, network
+
+    def pause(self, task: Task, *, on: bool = True) -> None:
+        """Freeze all its processes, or let them go on."""
+        with told(f"{task} cannot be {'paused' if on else 'unpaused'}"):
+            (self._api.pause if on else self._api.unpause)(self._of(task))
+
+    def paused(self, task: Task) -> bool:
+        """The engine says that it is frozen; False if it is not there."""
+        return bool(self._of(task)) and bool(self._state(task)["Paused"])
+
+    def quota(self, task: Task, percent: int) -> None:
+        """It has so many percent of one CPU's time; 0: as much as it likes."""
+        with told(f"the CPU time of {task} cannot be limited"):
+            limit = PERIOD_US * percent // 100 if percent else -1
+            self._api.update_container(self._of(task), cpu_period=PERIOD_US, cpu_quota=limit)
+
+    def throttled(self, task: Task) -> int:
+        """In how many periods its time was over before they were."""
+        return throttled(self._pid(task))
+
+    def exhaust(self, task: Task) -> int:
+        """Leave it hardly more memory than it has, and have somebody in it ask for more; returns the limit in bytes."""
+        limit = memory(self._pid(task)) + ROOM
+        with told(f"the memory of {task} cannot be limited"):
+            self._api.update_container(self._of(task), mem_limit=limit, memswap_limit=limit)
+            made = self._api.exec_create(self._of(task), ["sh", "-c", EATS])
+            self._api.exec_start(made["Id"], detach=True)
+        return limit
+
+    def fill(self, task: Task, *, on: bool = True) -> str:
+        """Fill its /tmp, or empty it of that; returns what its shell says of one byte more, empty if it was written."""
+        command = FILLS if on else f"rm -f {FULL}; echo x > {BYTE}; rm -f {BYTE}"
+        with told(f"/tmp of {task} cannot be {'filled' if on else 'emptied'}"):
+            made = self._api.exec_create(self._of(task), ["sh", "-c", command])
+            said = self._api.exec_start(made["Id"])
+            failed = self._api.exec_inspect(made["Id"])["ExitCode"]
+        lines = said.decode(errors="replace").strip().splitlines()
+        return (lines[-1] if lines else f"exit status {failed}") if failed else ""
+
+    def disconnect(self, task: Task) -> None:
+        """Take the interface away from its pod."""
+        with told(f"{task} cannot be disconnected"):
+            self._api.disconnect_container_from_network(self._helper(task).id, self._network())
+
+    def connect(self, task: Task, *, anew: bool = False) -> str:
+        """Give its pod an interface again, with the address that it had, or another one; returns the address."""
+        helper = self._helper(task)
+        with told(f"{task} cannot be connected"):
+            address = self._another(helper.ip) if anew else helper.ip
+            self._api.connect_container_to_network(
+                helper.id, self._network(), ipv4_address=address, aliases=[task.slug]
+            )
+        helper.ip = address
+        return address
+
+    def _another(self, address: str) -> str:
+        """One of the run's network that nobody has."""
+        said = self._api.inspect_network(self._network())
+        subnet = ipaddress.ip_network(said["IPAM"]["Config"][0]["Subnet"])
+        taken = {part["IPv4Address"].partition("/")[0] for part in said["Containers"].values()} | {address}
+        taken.add(said["IPAM"]["Config"][0].get("Gateway", ""))
+        found = next((str(host) for host in reversed(list(subnet.hosts())[-4096:]) if str(host) not in taken), "")
+        if not found:
+            raise PsconformError(f"network {subnet} has no other address")
+        return found
+
+    def _state(self, task: Task) -> Any:
+        with told(f"{task} cannot be looked at"):
+            return self._api.inspect_container(self._of(task))["State"]
+
+    def _pid(self, task: Task) -> int:
+        """As this machine counts; the engine's own figures take it a second."""
+        return int(self._state(task)["Pid"])
