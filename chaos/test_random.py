@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psconform.faults.fault import Fault
-from psconform.faults.random_plan import draw
+from psconform.faults.random_plan import DRAWN, IN_CONTAINERS, draw
 from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.reference import find_target
@@ -35,6 +35,7 @@ def broken(draws: st.DrawFn, update: str) -> Broken:
     layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3), update=st.just(update)))
     faults = draw(
         draws(st.randoms(use_true_random=False)),
+        IN_CONTAINERS if chosen.launcher == "docker" else DRAWN,
         layout=layout,
         steps=STEPS,
         phases=TARGET.phases,

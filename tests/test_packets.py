@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from psconform.errors import BadInput
+from psconform.errors import BadInput, PsconformError
 from psconform.faults.boxes import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, Pauses
 from psconform.faults.packets import Packets, Rate
 from psconform.faults.plan import parse_plan
@@ -210,6 +210,22 @@ def test_a_quota_counts_once_somebody_had_to_wait_and_is_over_when_nobody_has_to
     engine.times = 11
     assert strike.healed() == ""
     assert strike.healed() == "its time is its own again"
+
+
+def test_a_container_that_ended_before_psconform_knew_is_no_error_of_the_run():
+    def gone(*_, **__):
+        raise PsconformError("there is no such container")
+
+    for sort, kind in ((Pauses, "pause"), (Limits, "cpu-quota"), (Fills, "tmpfs-full")):
+        strike, engine, _ = box(sort, kind, 'for = "1s"')
+        for name in ("pause", "paused", "quota", "throttled", "fill"):
+            setattr(engine, name, gone)
+        strike.inject()
+        assert strike.evidence() == ""
+        assert strike.unseen == ": there is no such container"
+        strike.heal()
+        engine.running.clear()
+        strike.healed()
 
 
 def test_who_ends_for_want_of_memory_is_struck_and_who_is_killed_otherwise_is_not():

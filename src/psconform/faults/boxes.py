@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from ..errors import PsconformError
 from ..layout import Task
 from .fault import Fault
 from .injectors import Injector, Processes
@@ -13,6 +14,7 @@ from .wires import Ask
 
 NAMES = "127.0.0.11"
 """Where Docker's own DNS answers in each container's network."""
+Said = TypeVar("Said")
 
 
 class Boxes(Protocol):
@@ -50,7 +52,7 @@ class OfBox(Injector):
         assert fault.task is not None
         self._task, self._boxes, self._processes, self._ask = fault.task, boxes, processes, ask
         self._amounts = dict(fault.amounts)
-        self._seen = ""
+        self._seen = self.unseen = ""
 
     def refused(self) -> str:
         return "" if self._task in self._processes.running else f"{self._task} was not running"
@@ -59,52 +61,66 @@ class OfBox(Injector):
     def _there(self) -> bool:
         return self._task in self._processes.running
 
+    def _try(self, act: Callable[[], Said], otherwise: Said) -> Said:
+        """What the engine is asked for: it may know before psconform does that the container has ended."""
+        try:
+            return act()
+        except PsconformError as error:
+            self.unseen = f": {error}"
+            return otherwise
+
 
 class Pauses(OfBox):
     """pause: the freezer of its cgroup; unlike SIGSTOP no process can notice."""
 
     def inject(self) -> None:
-        self._boxes.pause(self._task)
+        self._try(lambda: self._boxes.pause(self._task), None)
 
     def evidence(self) -> str:
-        return "the container is paused" if self._there and self._boxes.paused(self._task) else ""
+        return "the container is paused" if self._paused else ""
 
     def heal(self) -> None:
-        if self._there:
-            self._boxes.pause(self._task, on=False)
+        if self._paused:
+            self._try(lambda: self._boxes.pause(self._task, on=False), None)
 
     def healed(self) -> str:
-        return "it goes on" if self._there and not self._boxes.paused(self._task) else ""
+        return "" if self._paused else "it goes on" if self._there else "it has ended"
+
+    @property
+    def _paused(self) -> bool:
+        return self._there and self._try(lambda: self._boxes.paused(self._task), False)
 
 
 class Limits(OfBox):
     """cpu-quota: the scheduler's bandwidth control counts the periods in which it had to wait."""
 
     holds, lingers = False, True
+    _before, _looked = 0, False
 
     def inject(self) -> None:
-        self._before = self._boxes.throttled(self._task)
-        self._boxes.quota(self._task, self._amounts["percent"])
+        self._before = self._throttled()
+        self._try(lambda: self._boxes.quota(self._task, self._amounts["percent"]), None)
 
     def evidence(self) -> str:
-        times = self._boxes.throttled(self._task) - self._before if self._there else 0
+        times = self._throttled() - self._before
         self._seen = f"its time was over in {times} periods of 100 ms" if times > 0 else self._seen
         return self._seen
 
     def heal(self) -> None:
-        if self._there:
-            self.evidence()
-            self._boxes.quota(self._task, 0)
-            self._before = self._boxes.throttled(self._task)
+        self.evidence()
+        self._try(lambda: self._boxes.quota(self._task, 0), None)
         self._looked = False
 
     def healed(self) -> str:
         """Two looks, and between them it was not made to wait."""
         if not self._there:
             return "it has ended"
-        now = self._boxes.throttled(self._task)
+        now = self._throttled()
         free, self._before, self._looked = self._looked and now == self._before, now, True
         return "its time is its own again" if free else ""
+
+    def _throttled(self) -> int:
+        return self._try(lambda: self._boxes.throttled(self._task), self._before) if self._there else self._before
 
 
 class Exhausts(OfBox):
@@ -125,7 +141,7 @@ class Exhausts(OfBox):
         self._by_memory = by_memory
 
     def inject(self) -> None:
-        self._limit = self._boxes.exhaust(self._task)
+        self._limit = self._try(lambda: self._boxes.exhaust(self._task), 0)
 
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status; returns whether that was the fault."""
@@ -230,13 +246,13 @@ class Fills(OfBox):
     """tmpfs-full: no room in /tmp, which in a container is memory."""
 
     def inject(self) -> None:
-        self._seen = self._boxes.fill(self._task)
+        self._seen = self._try(lambda: self._boxes.fill(self._task), "")
 
     def evidence(self) -> str:
         return f"in /tmp a byte more is refused ({self._seen})" if self._seen else ""
 
     def heal(self) -> None:
-        self._left = self._boxes.fill(self._task, on=False) if self._there else ""
+        self._left = self._try(lambda: self._boxes.fill(self._task, on=False), "") if self._there else ""
 
     def healed(self) -> str:
         return "" if self._left else "a byte can be written to /tmp again"
