@@ -64,4 +64,5 @@ def test_bad_target_is_one_clear_error(pytester):
 def test_options_have_a_prefix(pytester):
     result = pytester.runpytest_subprocess("--help")
     ours = [line.split()[0] for line in result.outlines if line.strip().startswith("--psconform")]
-    assert [option.partition("=")[0] for option in ours] == ["--psconform-target", "--psconform-profile"]
+    names = ["target", "profile", "launcher", "image"]
+    assert [option.partition("=")[0] for option in ours] == [f"--psconform-{name}" for name in names]
