@@ -236,20 +236,6 @@ def test_no_two_drawn_faults_strike_the_same_packets():
         assert all(not one & other for n, one in enumerate(packets) for other in packets[:n])
 
 
-def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
-    text = '[[fault]]\nkind = "drop"\nlinks = "worker:1->ps:0"\nat = 20\nfor = "2s"\n'
-    (fault,) = parsed(text)
-    assert not fault.proxied
-    assert plan_text([fault]) == text
-    with pytest.raises(BadInput, match=r"drop worker:1->ps:0@20\+2s.*|is of containers: give --launcher docker"):
-        make_plan("reference", out=tmp_path, faults=text)
-    assert make_plan("reference", out=tmp_path, faults=text, launcher="docker").containers is not None
-
-
-def test_the_kinds_that_need_no_proxies_are_those_of_packets():
-    assert set(PACKETS_OF_LINKS) == {name for name, kind in KINDS.items() if kind.of == PACKETS}
-
-
 def test_one_direction_and_both():
     assert links("worker:1->ps:0") == {"worker:1->ps:0"}
     assert links(" ps:0 <-> worker:1 ") == {"worker:1->ps:0", "ps:0->worker:1"}

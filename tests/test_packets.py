@@ -7,9 +7,12 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults.boxes import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, Pauses
+from psconform.faults.fault import PACKETS as PACKETS_OF_LINKS
+from psconform.faults.kinds import KINDS
 from psconform.faults.packets import Packets, Rate
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan import parse_plan, plan_text
 from psconform.faults.wires import Wires
+from psconform.faults.words import PACKETS
 from psconform.layout import Layout, Link, Task
 from psconform.runner.plan import make_plan
 
@@ -295,3 +298,17 @@ def test_two_rates_of_one_task_would_end_each_other(tmp_path):
     one = '[[fault]]\nkind = "rate"\ntask = "ps:0"\nat = {}\nfor = "1s"\n'
     with pytest.raises(BadInput, match="would end rate"):
         make_plan("reference", out=tmp_path, faults=one.format(5) + one.format(30), launcher="docker")
+
+
+def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
+    text = '[[fault]]\nkind = "drop"\nlinks = "worker:1->ps:0"\nat = 20\nfor = "2s"\n'
+    (fault,) = parse_plan(text, place="plan", layout=LAYOUT, steps=50)
+    assert not fault.proxied
+    assert plan_text([fault]) == text
+    with pytest.raises(BadInput, match=r"drop worker:1->ps:0@20\+2s.*|is of containers: give --launcher docker"):
+        make_plan("reference", out=tmp_path, faults=text)
+    assert make_plan("reference", out=tmp_path, faults=text, launcher="docker").containers is not None
+
+
+def test_the_kinds_that_need_no_proxies_are_those_of_packets():
+    assert set(PACKETS_OF_LINKS) == {name for name, kind in KINDS.items() if kind.of == PACKETS}

@@ -1,9 +1,9 @@
 """``python -m psconform.faults.pod``: the helper container of a task, which holds what containers of the task share.
 
 A *pod* is what Kubernetes calls so: containers that share a network and process ids. This one is there first and is
-told apart from the task's: it alone may signal and change the network (CAP_KILL, CAP_NET_ADMIN), and it runs nothing
-of the task's. The task's container joins its network and its process ids, so that address, rules and connections
-outlive a restart, and all is asked and done where the task is, whatever machine that may be.
+told apart from the task's: it alone may signal and change the network (CAP_KILL, CAP_NET_ADMIN, CAP_NET_RAW), and it
+runs nothing of the task's. The task's container joins its network and its process ids, so that address, rules and
+connections outlive a restart, and all is asked and done where the task is, whatever machine that may be.
 
 It answers requests, JSON lines on standard input, on standard output, each with the ``id`` that it was asked with:
 

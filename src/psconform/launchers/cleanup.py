@@ -1,5 +1,4 @@
-"""The fallback when even the keeper was killed: processes, containers, folders and mounts whose psconform
-is gone."""
+"""The fallback when even the keeper was killed: what a psconform has left that is gone, of processes to containers."""
 
 from __future__ import annotations
 

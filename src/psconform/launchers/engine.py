@@ -21,8 +21,6 @@ OWNER_LABEL, RUN_LABEL, TASK_LABEL = f"{LABEL}.owner", f"{LABEL}.run", f"{LABEL}
 CALL_S = 60
 POOL = 512
 """Connections to the engine that may be open at once: each container has one that waits for its end, and its output."""
-TESTED = (20, 10)
-"""The oldest engine that this was measured with."""
 
 
 def socket_path() -> str:
