@@ -21,8 +21,8 @@ from psconform.history.manifest import Manifest
 from psconform.report.series import one_line, show_series, summary
 from psconform.runner.calibrate import NotLinear
 from psconform.runner.draw import drawn, make_plans
-from psconform.runner.execute import Progress
 from psconform.runner.plan import MAX_SEED
+from psconform.runner.progress import Progress
 from psconform.runner.series import Series, run_series
 from psconform.targets.defects import DEFECTS, Defect
 

@@ -16,8 +16,8 @@ from .anomalies import Anomaly
 from .faults.short import RESTART_AFTER
 from .history.manifest import STEPS
 from .report.text import explain, table
-from .runner.execute import Notify
 from .runner.plan import Plan, make_plan
+from .runner.progress import Notify
 from .runner.session import Session
 from .runner.slow import Counted, Spelled
 from .runner.verdicts import Judged, judge_folder, store

@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -68,6 +69,10 @@ class Control:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def told(self, seen: Callable[[Path], str]) -> str:
+        """What tasks are told of it; ``seen``: a path as they see it."""
+        return self.address if self._path is None else f"unix:{seen(self._path)}"
 
     def arrivals(self) -> list[Arrival]:
         """Tasks that have arrived somewhere since the last call; each must be released. Does not block."""

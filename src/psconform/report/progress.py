@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from ..runner.execute import Notify, Progress
 from ..runner.plan import Plan
+from ..runner.progress import Notify, Progress
 
 
 def states_of(progress: Progress) -> str:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from ..runner.execute import Notify, Progress
+from ..runner.progress import Notify, Progress
 from ..runner.series import FAILED, STATUSES, Done, Outcome, Series
 from ..workloads.equivalence import ACCURACY
 from .text import STYLES

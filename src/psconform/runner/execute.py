@@ -22,11 +22,12 @@ from ..layout import Layout, Task
 from ..probe import CONTROL, EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
-from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
+from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, placeholders, write_spec
 from .inject import clock_of, injectors
 from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
+from .progress import Notify, Progress
 from .ready import is_ready
 from .records import Records, events_of
 from .stacks import ask_for_stacks
@@ -48,19 +49,6 @@ HEAL_PATIENCE_S = 20.0
 """So long after everything else is over it is waited for a fault to be healed."""
 EXIT_PATIENCE_S = 10.0
 """After the last worker has ended, a ps that ends by itself has this long to do so."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How a run is doing: each task's state, steps acknowledged so far and in all, steps per second of all workers."""
-
-    tasks: dict[str, str]
-    steps: int
-    total: int
-    rate: float
-
-
-Notify = Callable[[Progress], None]
 
 
 def execute(
@@ -228,29 +216,18 @@ class _Execution:
         """Start a process that is this task, its next incarnation."""
         life = self.started[task]
         self.started[task] += 1
-        workload: dict[str, str | int | float] = {
-            "workload": self.manifest.workload.name,
-            "steps": self.manifest.workload.steps,
-            "seed": self.manifest.workload.seed,
-            "compression": self.manifest.workload.compression,
-            **({} if self.layout.plain else {"learning_rate": self.manifest.workload.learning_rate}),
-        }
+        workload = placeholders(self.manifest)
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
         named = self.launcher.named
         known, own = {other: named(address) for other, address in known.items()}, named(self.addresses[task])
         workload |= {"python": self.launcher.python, "here": self.launcher.seen(self.plan.target.here)}
         command = self.plan.target.command(task, known, layout=self.layout, workload=workload, listens=own)
-        at = (
-            self.control.address
-            if self.launcher.control is None
-            else f"unix:{self.launcher.seen(self.launcher.control)}"
-        )
         env = {
             "PSCONFORM_SPEC": self.launcher.seen(self.spec),
             "PSCONFORM_TASK": str(task),
             "PSCONFORM_RUN": self.manifest.run,
             "PSCONFORM_INCARNATION": str(life),
-            CONTROL: at,
+            CONTROL: self.control.told(self.launcher.seen),
         }
         jumps = task in self.clocks
         library = faketime.find() if jumps else None

@@ -98,6 +98,18 @@ def write_spec(
     return folder / "spec.json"
 
 
+def placeholders(manifest: Manifest) -> dict[str, str | int | float]:
+    """What of the workload the commands of a target may be told, by the name of its placeholder."""
+    workload = manifest.workload
+    return {
+        "workload": workload.name,
+        "steps": workload.steps,
+        "seed": workload.seed,
+        "compression": workload.compression,
+        **({} if manifest.layout.plain else {"learning_rate": workload.learning_rate}),
+    }
+
+
 def _vector_every(manifest: Manifest) -> int:
     """A worker's full vectors are written every so many reads; 0: never."""
     workload, layout = manifest.workload, manifest.layout

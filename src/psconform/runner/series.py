@@ -17,8 +17,8 @@ from ..history.manifest import write_json
 from ..verdict import Status, Verdict
 from ..workloads.equivalence import ACCURACY, Equivalence, EquivalenceTest
 from .calibrate import NotLinear
-from .execute import Notify
 from .plan import Plan
+from .progress import Notify
 from .session import Session
 from .timing import quantile
 from .verdicts import judge_folder, store

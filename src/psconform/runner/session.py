@@ -19,8 +19,9 @@ from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..probe import UNIT
 from .calibrate import SCALES, STEPS, learning_rate
-from .execute import Notify, execute
+from .execute import execute
 from .plan import Containers, Plan
+from .progress import Notify
 
 if TYPE_CHECKING:
     from ..faults.toxiproxy import Toxiproxy
