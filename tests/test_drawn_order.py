@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from psconform.faults.kinds import ENDING
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
 
@@ -31,6 +32,27 @@ def test_a_ps_is_seldom_lost_soon_after_what_a_rollback_would_undo(update):
     undone = [lost for begins, lost in known if begins - 3 < lost < begins + 10]
     assert len(known) > len(SEEDS)
     assert len(undone) < 0.05 * len(known)
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_second_process_is_there_in_nearly_all_plans_and_outlives_them(update):
+    """A ps that is lost after it has begun takes back what it did; a connection that ends may end it."""
+
+    def ends(second, other):
+        begins, strikes = second.when.step, other.when.step
+        if strikes is None:
+            return False
+        if other.kind in ENDS and other.task.job == "ps":
+            return begins is None or strikes > begins - 3
+        of = {str(second.task), "ps:0"}
+        own = any({str(link.source), str(link.destination)} <= of for link in other.links)
+        return own and other.kind in ENDING and begins is not None and begins - 3 < strikes < begins + 10
+
+    drawn = plans(update=update)
+    seconds = [(fault, plan) for plan in drawn for fault in plan if fault.kind == "twice"]
+    outlived = [fault for fault, plan in seconds if not any(ends(fault, other) for other in plan)]
+    assert len(seconds) > 0.95 * len(drawn)
+    assert len(outlived) > 0.85 * len(drawn)
 
 
 def test_a_worker_that_is_to_be_gone_without_leaves_while_nothing_holds_the_others_up():

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import BadInput
 from ..layout import Layout, Task
+from .clashes import LOOP, TWICE, all_wait, clash, ends_worker, leavers, skips
 from .fault import Fault
 from .kinds import ENDING, HELD, KINDS
 from .regions import regions
@@ -41,20 +42,15 @@ theirs does then."""
 AT_A_PHASE, WITHIN_A_STEP = 0.1, 0.85
 """The share of faults of processes that strike at a phase that the target says of itself, such as checkpointing; and of
 a worker at one of a step, if workers say any: what is wrong with what it does there shows nowhere else."""
-APART = 3
-"""Steps between two faults that must not overlap."""
 PACED = 0.8
 """The share of faults of a ps, or of links, that strike where one worker is that is drawn once for the whole plan, and
 of ended workers that are that one, if workers do not wait for each other: only with one worker's steps can be said what
 comes after what."""
-LOOP = "crash-loop"
-TWICE, SHOWS = "twice", 10
+SHOWS = 10
 """What goes wrong with a second process, or with a push that is held back, is undone if a ps is lost within so many
 steps, where it is known when that is; fewer in a short job."""
-DOUBLED = 0.9
+DOUBLED = 0.98
 """The share of plans in which there surely is a second process, though nobody may be left then who is just away."""
-KEEPS = ("late", "throttle", TWICE)
-"""Faults of a process that has its connections all the same, at any time at which others strike."""
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 0.6)
@@ -135,7 +131,7 @@ def draw(
             shows = min(SHOWS, steps // 6) if attempt < ATTEMPTS // 2 else 0  # rather undone than missing
             fault = deal.fault(sorts[number % len(sorts)])
             pairs = ((one, other) for before in faults for one, other in ((fault, before), (before, fault)))
-            if not any(_clash(one, other, layout=layout, shows=shows) for one, other in pairs):
+            if not any(clash(one, other, layout=layout, shows=shows) for one, other in pairs):
                 faults.append(fault)
                 break
     return tuple(faults)
@@ -164,7 +160,7 @@ class _Sort:
 def _sorts(kinds: Sequence[str], layout: Layout, *, sent: bool = False) -> list[_Sort]:
     """What ends a ps, what ends a worker, what ends connections, and so on."""
     servers = tuple(task for task in layout.tasks if task.job == "ps")
-    workers = _leavers(layout)
+    workers = leavers(layout)
     jobs = [tasks for tasks in (servers, workers) if tasks]
     alike: dict[tuple[str, bool, str], list[str]] = {}
     for name in kinds:
@@ -186,87 +182,14 @@ def _room(sort: _Sort, layout: Layout, *, doubled: bool) -> tuple[bool, ...]:
     """Sorts in this order: what shows most before the rest, and of each what needs most room among the others."""
     ends = KINDS[sort.names[0]].restarts
     firsts = (
-        ends and _skips(layout),  # who is to be gone without leaves while nothing holds the others up
+        ends and skips(layout),  # who is to be gone without leaves while nothing holds the others up
         sort.first,
         sort.sent,
-        ends and sort.of_ps and _all_wait(layout),  # it is to end early
+        ends and sort.of_ps and all_wait(layout),  # it is to end early
         KINDS[sort.names[0]].evidence != HELD,
         doubled and TWICE in sort.names,
     )
     return tuple(not yes for yes in firsts)
-
-
-def _clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
-    """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it.
-
-    Or a second process begins, or bytes are held back, where a rollback is near, which undoes it; or a worker is to be
-    gone without just where the others are held up. Or a push is to be sent, and not answered, while another fault asks
-    for more than that from whoever sends it.
-    """
-    if fault.task is not None and fault.task == other.task:
-        return True
-    if KINDS[fault.kind].of == KINDS[other.kind].of == PACKETS and set(fault.links) & set(other.links):
-        return True  # what one has let through the other never sees
-    undone = fault.kind == TWICE or KINDS[fault.kind].evidence == HELD
-    if undone and shows and KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
-        begins, lost = fault.when.step, other.when.step
-        if begins is None or lost is None:
-            return False  # nobody knows when
-        over = fault.until.step if fault.until and fault.until.step is not None else begins
-        return (other.kind == LOOP or begins - APART < lost) and lost < over + shows
-    if _skips(layout) and _ends_worker(fault.kind, fault.task) and other.kind not in KEEPS:
-        leaves, strikes = fault.when.step, other.when.step
-        if leaves is not None and strikes is not None and abs(strikes - leaves) < APART:
-            return True  # whoever is held up goes on without nobody
-    ends = {task for link in fault.links for task in (link.source, link.destination)}
-    others = {task for link in other.links for task in (link.source, link.destination)}
-    touched = other.task in ends or bool(set(fault.links) & set(other.links))
-    if fault.when.phase == SENT:  # to all ps
-        touched = other.task is not None and (other.task.job == "ps" or other.task in ends)
-        touched = touched or bool(ends & others)
-    return fault.kind in ENDING and touched and not _apart(fault, other, layout=layout)
-
-
-def _leavers(layout: Layout) -> tuple[Task, ...]:
-    """Workers that may be away: nobody goes on without the chief."""
-    return layout.worker_tasks[1 if layout.drop_after else 0 :]
-
-
-def _all_wait(layout: Layout) -> bool:
-    """A round needs everybody."""
-    return layout.update == "sync" and not (layout.quorum or layout.drop_after)
-
-
-def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
-    """Whoever gets to the later of them has got past the earlier, so connections are there again.
-
-    A round needs everybody, unless the job goes on without some; else that is sure only of what holds up that very
-    worker: a ps, which all workers need, itself, or links of its own.
-    """
-    all_wait = _all_wait(layout)
-    struck = [other.task] if other.task is not None else []
-    needed = [str(task) == one.where or task.job == "ps" for task in struck]
-    needed += [one.where in (str(link.source), str(link.destination)) for link in other.links]
-    if other.kind in KEEPS:
-        return other.kind != "late" or all_wait or all(needed)
-    begin, end, others_begin, others_end = one.when.step, one.until, other.when.step, other.until
-    if begin is None or others_begin is None:
-        return False  # nobody knows when it strikes
-    last, others_last = (until.step if until and until.step is not None else 0 for until in (end, others_end))
-    after, before = begin - max(others_begin, others_last), others_begin - max(begin, last)
-    if other.kind == LOOP:
-        after = 0  # nobody knows when it strikes for the last time
-    alone = one.where == other.where != "worker" and all(needed)
-    return (all_wait or alone) and max(after, before) >= APART
-
-
-def _ends_worker(kind: str, task: Task | None) -> bool:
-    return KINDS[kind].restarts and task is not None and task.job == "worker"
-
-
-def _skips(layout: Layout) -> bool:
-    """Rounds may go by without a worker, which then never gets to those steps: only the chief surely does."""
-    return layout.update == "sync" and layout.drop_after > 0
 
 
 @dataclass(frozen=True)
@@ -281,8 +204,8 @@ class _Deal:
     pace: str = field(init=False)
 
     def __post_init__(self) -> None:
-        workers = self.layout.worker_tasks[:1] if _skips(self.layout) else _leavers(self.layout)
-        pace = "" if _all_wait(self.layout) else str(self.generator.choice(workers))
+        workers = self.layout.worker_tasks[:1] if skips(self.layout) else leavers(self.layout)
+        pace = "" if all_wait(self.layout) else str(self.generator.choice(workers))
         object.__setattr__(self, "pace", pace)
 
     def fault(self, sort: _Sort) -> Fault:
@@ -291,7 +214,7 @@ class _Deal:
         name = generator.choice(sort.names)
         task = self._whom(sort.tasks, ends=KINDS[name].restarts)
         drops = 0 < self.layout.drop_after <= LONGEST_AFTER_S
-        long_away = _ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
+        long_away = ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
         if long_away and drops:
             name = generator.choice([one for one in sort.names if one != LOOP] or [name])
         kind = KINDS[name]
@@ -325,7 +248,7 @@ class _Deal:
         of_whom = (self.pace,) if self.pace else tuple(map(str, self.layout.worker_tasks))
         if not sent:
             struck = generator.choice(found)
-            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH and not _skips(self.layout):
+            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH and not skips(self.layout):
                 struck = generator.choice([one for one in found if set(one.ends) & set(of_whom)])
                 worker = generator.choice([worker for worker in struck.ends if worker in of_whom])
                 said |= {"when": When(BEFORE_PUSH, said["when"].step, task=worker)}
@@ -365,10 +288,10 @@ class _Deal:
         # what is lost sooner is not worth a checkpoint; there is to be something left to go wrong after it, but nobody
         # knows how long a crash loop lasts: who waits for all others has little to be struck by then
         early = task.job == "ps" and ends and (self.pace or ends != LOOP)
-        last = steps // 2 if early else steps * 3 // 4
+        last = steps // 2 if early else steps * 2 // 3 if ends == LOOP and task.job == "ps" else steps * 3 // 4
         step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]
-        waited_for = not _skips(self.layout) or str(task) == self.pace
+        waited_for = not skips(self.layout) or str(task) == self.pace
         if of_steps and task.job == "worker" and waited_for and generator.random() < WITHIN_A_STEP:
             return When(generator.choice(of_steps), step)
         if said and generator.random() < AT_A_PHASE:
@@ -378,7 +301,7 @@ class _Deal:
 
     def _at_whose(self, task: Task, *, own: bool) -> str:
         """The worker at whose step it strikes; empty: its own, or whoever gets there first."""
-        if _skips(self.layout):
+        if skips(self.layout):
             return self.pace
         if self.pace and own and task.job == "worker":
             return str(task)

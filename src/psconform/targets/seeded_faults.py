@@ -140,7 +140,7 @@ FAULTY: dict[str, Defect] = {
         workers=2,
         steps=60,
         faults=('kind = "twice", task = "worker:1", at = 10',),
-        slow="worker:0=50ms",
+        slow="worker:0=20ms",
     ),
     "joins-blind": Defect(
         "a worker that comes back pushes its first gradient before it has read anything",
