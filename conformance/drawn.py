@@ -39,6 +39,7 @@ class Example:
     read_every: int = 1
     workload: str = "ledger"
     model: str = "softmax"
+    gpus: int = 0
     mode: tuple[tuple[str, Any], ...] = ()
 
 
@@ -53,6 +54,7 @@ def examples(
     workload: str = "ledger",
     models: tuple[str, ...] = ("softmax",),
     reductions: tuple[str, ...] = (),
+    gpus: Numbers = NONE,
     **mode: st.SearchStrategy[Any],
 ) -> st.SearchStrategy[Example]:
     """Clusters of one update mode, within what the target supports; ``mode`` are other options of a run."""
@@ -71,6 +73,7 @@ def examples(
         read_every=read_every,
         workload=st.just(workload),
         model=st.sampled_from(models),
+        gpus=gpus,
         mode=st.fixed_dictionaries(mode).map(lambda drawn: tuple(drawn.items())),
     )
 
@@ -130,7 +133,8 @@ def says(phase: str) -> pytest.MarkDecorator:
 def must_hold(judge: Judge, example: Example) -> Run:
     """Run one cluster: every claimed guarantee must be valid, and a second look at the stored run must agree."""
     run = judge(
-        layout=f"ps={example.ps},worker={example.workers}",
+        layout=f"ps={example.ps},worker={example.workers}" + (f",gpus={example.gpus}" if example.gpus else ""),
+        emulate_gpus=example.gpus > 0,
         update=example.update,
         reduction=example.reduction,
         steps=example.steps,

@@ -60,3 +60,21 @@ def test_replicas_stay_equal(judge: Judge, example: Example) -> None:
 def test_local_steps_are_averaged(judge: Judge, example: Example) -> None:
     """C5."""
     must_hold(judge, example)
+
+
+@needs("sync")
+@takes("gpus")
+@suite_settings(quick=1, ci=2, nightly=30)
+@given(example=examples("sync", steps=STEPS, gpus=st.integers(1, 4)))
+def test_towers_are_averaged_before_the_push(judge: Judge, example: Example) -> None:
+    """S1, S5, R1 of workers with several GPUs, emulated: a tower on each."""
+    must_hold(judge, example)
+
+
+@needs("async")
+@takes("gpus")
+@suite_settings(quick=1, ci=2, nightly=30)
+@given(example=examples("async", steps=STEPS, gpus=st.integers(1, 4)))
+def test_towers_of_workers_that_wait_for_nobody(judge: Judge, example: Example) -> None:
+    """The same by A1, R1."""
+    must_hold(judge, example)

@@ -77,6 +77,8 @@ def _options(argv: list[str]) -> argparse.Namespace:
         default=0.0,
         help="with --checkpoint-dir: seconds to wait for a worker (0: for ever)",
     )
+    parser.add_argument("--gpus", type=int, default=0, help="a tower on each so many GPUs of a worker (default: none)")
+    parser.add_argument("--emulate-gpus", type=int, choices=(0, 1), default=0, help="1: on logical CPUs in their place")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     try:
@@ -106,6 +108,8 @@ def _wrong(options: argparse.Namespace) -> str:
         "--checkpoint-dir is for --replication between-graph": options.checkpoint_dir and one_client,
         f"--drop-after must be seconds, or 0, got {options.drop_after}": not 0 <= options.drop_after < float("inf"),
         "--drop-after goes with none of --quorum, --staleness and --rate": options.drop_after and waits,
+        f"--gpus must be between 0 and 16, got {options.gpus}": not 0 <= options.gpus <= 16,
+        "--gpus is for --replication between-graph": options.gpus and one_client,
         f"--local-steps must be at least 1, got {options.local_steps}": options.local_steps < 1,
         "--quorum is for --update sync": options.quorum and options.update != "sync",
         "--rate is for --update async": options.rate != "constant" and options.update != "async",
@@ -211,6 +215,8 @@ def _be(options: argparse.Namespace, cluster: dict[str, list[str]], job: str, in
         schedule=options.schedule,
         learning_rate=options.learning_rate,
         drop_after=options.drop_after,
+        gpus=options.gpus,
+        emulated=bool(options.emulate_gpus),
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
     )
     recovery = _recovery(options, probe)

@@ -54,6 +54,7 @@ WORKERS: dict[str, type[Worker]] = {
     "reuse-sample": samples.ReuseSample,
     "skip-sample": samples.SkipSample,
     "stale-gradients": samples.StaleGradients,
+    "tower-left-out": workers.TowerLeftOut,
     "out-of-order": _with_shard(reorder.OutOfOrder),
     "swap-updates": _with_shard(reorder.SwapUpdates),
     "late-applied": modes.LateApplied,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ class RunAhead(Worker):
 
     def _ahead(self, step: int) -> bool:
         return self.index == victim(self.config)[0] and 0 < step < self.config.steps
+
+
+class TowerLeftOut(Worker):
+    def averaged(self, gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        return super().averaged(gradients[:-1])
 
 
 class _Remembers(Worker):

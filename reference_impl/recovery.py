@@ -108,6 +108,7 @@ class RecoveringWorker(Worker):
         """Train until every worker has, and everything is on disk; however often that is interrupted."""
         try:
             self._unless_over()
+            self._say_devices()
             while True:
                 try:
                     self.join()

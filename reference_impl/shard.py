@@ -52,7 +52,8 @@ class ShardConfig:
     async (None: any number); with the ``rate`` staleness-aware a ps divides a gradient by max(1, its staleness).
     ``compression`` is what a worker does to gradients: see compress.py. ``optimizer`` and ``schedule`` other than sgd
     and constant are for the shards of optimizers.py. ``drop_after`` is how many seconds a job that recovers waits for a
-    worker before it goes on without it (0: for ever), see membership.py.
+    worker before it goes on without it (0: for ever), see membership.py. ``gpus`` is how many each worker has, with a
+    tower on each (towers.py); ``emulated``: on as many logical CPUs.
     """
 
     slots: int
@@ -70,6 +71,8 @@ class ShardConfig:
     optimizer: str = "sgd"
     schedule: str = "constant"
     drop_after: float = 0.0
+    gpus: int = 0
+    emulated: bool = False
 
     @property
     def plain(self) -> bool:

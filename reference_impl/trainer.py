@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from psconform.layout import Task
 from psconform.probe import Probe
 
+from . import towers
 from .compress import TopK
 from .shard import Row, Shard, ShardConfig, Tensor
+from .towers import inner
 
 tf1 = tf.compat.v1
 Values = list[NDArray[np.float32]]
@@ -57,7 +59,8 @@ class Worker:
 
     def __init__(self, cluster: Cluster, probe: Probe, config: ShardConfig) -> None:
         task = Task("worker", probe.index)
-        self.server = new_server(cluster, task)
+        cpus = config.gpus if config.emulated else 0
+        self.server = new_server(cluster, task, session_config(task, to_ps=True, cpus=cpus))
         self.graph = tf.Graph()
         with self.graph.as_default():
             self._own(probe, config, [self.shard_type(i, config) for i in range(len(cluster["ps"]))])
@@ -96,10 +99,30 @@ class Worker:
         # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
         # workloads give their gradient at the values that were read: their loss is this one to first order. What
         # follows the gradient in a message goes through it as if it belonged to more parameters, all zero.
+        if self.config.gpus:
+            return self._of_towers()
         rows = [tf.pad(t, [[0, x.shape[0] - self.config.slots]]) for t, x in zip(self._theta, self._x, strict=True)]
-        loss = tf.add_n([_inner(row, x) for row, x in zip(rows, self._x, strict=True)])
+        loss = tf.add_n([inner(row, x) for row, x in zip(rows, self._x, strict=True)])
         gradients: list[Tensor] = tf.gradients(loss, rows)
         return gradients
+
+    def _of_towers(self) -> list[Tensor]:
+        """The same of a tower on each GPU; what follows the gradient in a message is none."""
+        slots = self.config.slots
+        on = towers.devices(self.index, self.config.gpus, emulated=self.config.emulated)
+        self._towers = towers.gradients(self._theta, [x[:slots] for x in self._x], on)
+        means = self.averaged(self._towers)
+        return [tf.concat([mean, x[slots:]], 0) for mean, x in zip(means, self._x, strict=True)]
+
+    def averaged(self, gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """What is pushed, by shard, of the gradients of the towers."""
+        return towers.averaged(gradients)
+
+    def _say_devices(self) -> None:
+        """Record where the towers are: once, before anything is pushed."""
+        if self.config.gpus:
+            zeros = {theta: np.zeros(self.config.slots, np.float32) for theta in self._theta}
+            self.probe.devices(towers.placed(self.session, self._towers, zeros))
 
     def _inputs(self) -> list[Tensor]:
         """``_sent`` in the graph. A function of this process gives it, which is less work than feeding it."""
@@ -126,6 +149,7 @@ class Worker:
     def train(self) -> None:
         """Join, train all steps, wait for the others, read once more, say goodbye."""
         probe, config = self.probe, self.config
+        self._say_devices()
         self.join()
         for step in range(probe.due[self.index]):
             if self.reads_at(step):
@@ -269,12 +293,6 @@ class Worker:
         self.probe.close()
 
 
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _inner(theta: Tensor, x: Tensor) -> Any:
-    """<theta, x>. TensorFlow's own gradient of it is made in two passes over the parameters, this one in none."""
-    return tf.reduce_sum(theta * x), lambda upstream: (upstream * x, upstream * theta)
-
-
 def _ancestors(tensors: Sequence[Any]) -> set[Any]:
     """All ops that these tensors depend on."""
     found, todo = set(), [tensor.op for tensor in tensors]
@@ -296,8 +314,15 @@ def new_server(cluster: Cluster, task: Task, config: Any = None) -> Any:
         raise CannotServe(f"cannot serve as {task} on {address}: another process has that address already") from None
 
 
-def session_config(task: Task, *, to_ps: bool, to_workers: bool = False) -> Any:
+def session_config(task: Task, *, to_ps: bool, to_workers: bool = False, cpus: int = 0) -> Any:
+    """``cpus``: logical ones of this process, if not one."""
     filters = [f"/job:{task.job}/task:{task.index}", *(["/job:ps"] if to_ps else [])]
     filters += ["/job:worker"] if to_workers else []
     # Small graphs: more threads than these only fight for the cores.
-    return tf1.ConfigProto(device_filters=filters, intra_op_parallelism_threads=1, inter_op_parallelism_threads=4)
+    return tf1.ConfigProto(
+        device_filters=filters,
+        intra_op_parallelism_threads=1,
+        inter_op_parallelism_threads=4,
+        device_count={"CPU": cpus} if cpus else {},
+        gpu_options=tf1.GPUOptions(allow_growth=True),
+    )

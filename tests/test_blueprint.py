@@ -81,8 +81,8 @@ def test_the_image_says_nothing_about_what_runs():
 
 
 def test_resources_are_limits_and_device_requests():
-    resources = Resources(cpus=1.5, memory=2 << 30, shared_memory=64 << 20, gpus=2)
-    host = host_of(CLUSTER.task(WORKER, ("x",), {}, resources=resources))
+    resources = Resources(cpus=1.5, memory=2 << 30, shared_memory=64 << 20)
+    host = host_of(CLUSTER.task(WORKER, ("x",), {}, resources=resources, gpus=(2, 3)))
     said = HostConfig(
         version="1.41",
         network_mode=host["NetworkMode"],
@@ -91,7 +91,7 @@ def test_resources_are_limits_and_device_requests():
         mem_limit=2 << 30,
         memswap_limit=2 << 30,
         shm_size=64 << 20,
-        device_requests=[DeviceRequest(count=2, capabilities=[["gpu"]])],
+        device_requests=[DeviceRequest(device_ids=["2", "3"], capabilities=[["gpu"]])],
     )
     assert {key: host[key] for key in said} == said
 

@@ -39,7 +39,7 @@ def test_named_layouts_are_what_they_say(name):
         ("ps=2", "--layout: lacks the job worker, got 'ps=2'. Write ps=2,worker=3"),
         ("worker=2", "--layout: lacks the job ps, got 'worker=2'"),
         ("ps=2,worker=3,chief=1", "--layout: unknown job, got 'chief'; valid: ps, worker"),
-        ("ps=2,wroker=3", "--layout: unknown job, got 'wroker'; valid: ps, worker (did you mean 'worker'?)"),
+        ("ps=2,wroker=3", "--layout: unknown job, got 'wroker'; valid: ps, worker, gpus (did you mean 'worker'?)"),
         ("ps=2,ps=2,worker=1", "--layout: names ps twice, got 'ps=2,ps=2,worker=1'"),
         ("ps=-1,worker=3", "--layout: cannot read, got 'ps=-1,worker=3'"),
         ("ps=1.5,worker=3", "--layout: cannot read, got 'ps=1.5,worker=3'"),

@@ -129,6 +129,7 @@ def judge(
     patience_s: float = 60.0,
     launcher: str = "process",
     image: str = "",
+    emulate_gpus: bool = False,
     session: Session | None = None,
     notify: Notify = lambda _: None,
 ) -> Run:
@@ -136,7 +137,8 @@ def judge(
 
     Args:
         target: ``reference``, or the path of a target.toml.
-        layout: ``ps=2,worker=3`` (``ps=0``: all-reduce) or a name from ``psconform list layouts``.
+        layout: ``ps=2,worker=3`` (``ps=0``: all-reduce), with ``gpus=1`` GPUs for each worker; or a name from
+            ``psconform list layouts``; or a file, ``docker/layouts/gpu.toml``, that says what tasks may use, too.
         update: ``sync`` or ``async``.
         reduction: ``mean`` or ``sum``, of a sync round.
         quorum: sync only: gradients that complete a round, so that later ones are dropped; 0: those of all workers.
@@ -175,6 +177,7 @@ def judge(
         patience_s: seconds without any event after which the run is stopped as stalled.
         launcher: ``process``: tasks are processes of this machine; ``docker``: each in a container of its own.
         image: with ``docker``: what tasks run in; by default the trainer's own (``psconform images build``).
+        emulate_gpus: GPU:j of a worker is a logical CPU:j, for layouts with GPUs on machines without.
         session: keeps warm processes between runs; by default one per Python process.
         notify: called with a ``Progress`` about twenty times a second.
 
@@ -220,6 +223,7 @@ def judge(
         patience_s=patience_s,
         launcher=launcher,
         image=image,
+        emulate_gpus=emulate_gpus,
     )
     if out is None:
         plan = replace(plan, out=Path(tempfile.mkdtemp(prefix="psconform-")))

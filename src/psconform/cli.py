@@ -1,34 +1,34 @@
 """The command line ``psconform``: run, check, plot, list, doctor, clean.
 
-replay and shrink are in cli_again.py, images in cli_images.py.
+replay and shrink are in cli_again.py, images in cli_images.py; list, doctor and clean in cli_machine.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
 
 from . import cli_images
 from .cli_again import replay, shrink
+from .cli_machine import clean, doctor, list_
 from .errors import BadInput, PsconformError
 from .faults.short import RESTART_AFTER
 from .history.manifest import STEPS
-from .report.listing import LISTS, print_rows
 from .report.progress import show_progress
 from .report.series import show_series
 from .report.series import summary as series_summary
+from .runner.containers import need_gpus
 from .runner.draw import make_plans
 from .runner.plan import make_plan
 from .runner.series import Series, run_series
 from .runner.session import Session
-from .terminal import Json, print_run, run_folder
+from .terminal import Json, print_plan, print_run, run_folder
 from .version import __version__
 
 app = typer.Typer(
@@ -47,7 +47,8 @@ USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 def run(
     target: Annotated[str, typer.Argument(help="reference, or the path of a target.toml.")] = "reference",
     layout: Annotated[
-        str, typer.Option(help="ps=2,worker=3 (ps=0: all-reduce), or a name: psconform list layouts.")
+        str,
+        typer.Option(help="ps=2,worker=3,gpus=1 (ps=0: all-reduce), a name (psconform list layouts), or a .toml file."),
     ] = "default",
     update: Annotated[str, typer.Option(help="sync or async.")] = "sync",
     reduction: Annotated[str, typer.Option(help="mean or sum, of a sync round.")] = "mean",
@@ -126,6 +127,10 @@ def run(
     image: Annotated[
         str, typer.Option(help="With docker: what tasks run in. Default: the trainer's own, psconform images build.")
     ] = "",
+    emulate_gpus: Annotated[
+        bool, typer.Option("--emulate-gpus", help="GPU:j of a worker is a logical CPU:j: for machines without.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds without progress that end a run; 60 at least until a step is done.")
@@ -182,7 +187,10 @@ def run(
         "patience_s": patience,
         "launcher": launcher,
         "image": image,
+        "emulate_gpus": emulate_gpus,
     }
+    if dry_run and repeat is not None:
+        raise BadInput("--dry-run", "shows one run: without --repeat", value=repeat)
     for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
         if given and repeat is None:
             raise BadInput(option, "is for a series: give --repeat N, too")
@@ -191,6 +199,10 @@ def run(
         plans = make_plans(target, out=folder, repeat=repeat, random_layouts=random_layouts, **options)
         _run_series(Series(plans, folder), keep_valid=keep_valid, as_json=as_json)
     plan = make_plan(target, out=folder, **options)
+    if dry_run:
+        print_plan(plan, as_json=as_json)
+        raise typer.Exit(0)
+    need_gpus(plan.layout, containers=plan.containers is not None)
     with Session() as session, show_progress(plan) as notify:
         judged = run_plan(plan, session=session, notify=notify)
     print_run(judged.as_dict(), judged.text(), as_json=as_json)
@@ -249,63 +261,9 @@ def plot(
 app.command()(replay)
 app.command()(shrink)
 app.add_typer(cli_images.app, name="images")
-
-Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults"]
-
-
-@app.command(name="list")
-def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")],
-    as_json: Json = False,
-) -> None:
-    """List what there is to choose from."""
-    rows = LISTS[what]()
-    if as_json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return
-    print_rows(rows)
-
-
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine has for psconform, and what to do about what it lacks."""
-    from .doctor import examine
-
-    findings = examine()
-    if as_json:
-        sys.stdout.write(json.dumps([finding.as_dict() for finding in findings], indent=2) + "\n")
-        return
-    rows = [
-        {
-            "part": finding.name,
-            "found": "yes" if finding.found else "no",
-            "version": finding.version,
-            "for": finding.needed_for,
-            "what to do": finding.advice,
-        }
-        for finding in findings
-    ]
-    print_rows(rows)
-
-
-@app.command()
-def clean() -> None:
-    """End processes, remove containers, networks, mounts and folders that a killed psconform has left.
-
-    Nothing of a running one is touched.
-    """
-    from .launchers.cleanup import end_orphans, remove_folders, remove_mounts, remove_pods
-
-    ended = end_orphans()
-    for orphan in ended:
-        sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
-    sys.stdout.write(f"{len(ended)} process(es) ended\n")
-    for name in remove_pods():
-        sys.stdout.write(f"removed {name}\n")
-    for folder in remove_mounts():  # before what they may lie in is deleted
-        sys.stdout.write(f"unmounted {folder}\n")
-    for folder in remove_folders():
-        sys.stdout.write(f"deleted {folder}\n")
+app.command(name="list")(list_)
+app.command()(doctor)
+app.command()(clean)
 
 
 def _version(value: bool) -> None:

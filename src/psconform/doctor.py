@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .faults import faketime, mount
 from .faults.server import find, ways
+from .launchers.gpus import gpus
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,9 @@ def _faketime() -> Finding:
 
 def _gpus() -> Finding:
     purpose = "GPU layouts"
-    tool = shutil.which("nvidia-smi")
-    names = _output([tool, "--query-gpu=name", "--format=csv,noheader"]) if tool else ""
+    names = gpus()
     if names:
-        return Finding("gpus", True, ", ".join(names.splitlines()), purpose)
+        return Finding("gpus", True, ", ".join(names), purpose)
     devices = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
     if devices:
         return Finding("gpus", False, "", purpose, f"{', '.join(devices)} are there, but nvidia-smi does not answer")

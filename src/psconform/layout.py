@@ -17,6 +17,7 @@ MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 MAX_LOCAL_STEPS = 1000
 MAX_DROP_AFTER_S = 3600
+MAX_GPUS = 16
 
 NAMED = {
     "small": "ps=1,worker=2",
@@ -95,6 +96,8 @@ class Layout:
     optimizers.py.
     ``drop_after``: a job that recovers goes on without a worker that it has waited for so many seconds, and takes it
     back when it returns; 0: it waits.
+    ``gpus`` is how many each worker has, with a tower on each (``emulated``: on as many logical CPUs); their gradients
+    are averaged before the push. 0: it computes on the CPU.
     """
 
     ps: int = 2
@@ -109,6 +112,8 @@ class Layout:
     optimizer: str = "sgd"
     schedule: str = "constant"
     drop_after: float = 0.0
+    gpus: int = 0
+    emulated: bool = False
 
     def __post_init__(self) -> None:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
@@ -134,6 +139,7 @@ class Layout:
         self._check_replication()
         self._check_rule()
         self._check_drop_after()
+        self._check_gpus()
         if self.all_reduce:
             self._check_all_reduce()
         if not self.all_reduce and self.local_steps != 1:
@@ -201,6 +207,18 @@ class Layout:
             if excluded:
                 raise BadInput("--drop-after", f"is not for {with_}", value=spell(self.drop_after))
 
+    def _check_gpus(self) -> None:
+        if not 0 <= self.gpus <= MAX_GPUS:
+            raise BadInput("--layout", f"a worker has between 0 and {MAX_GPUS} GPUs", value=self.gpus)
+        if self.emulated and not self.gpus:
+            raise BadInput("--emulate-gpus", "is for layouts with GPUs", value=self.text)
+        for with_, excluded in (
+            (f"--replication {self.replication}", self.replication != "between-graph"),
+            ("replicas, ps=0", self.all_reduce),
+        ):
+            if self.gpus and excluded:
+                raise BadInput("--layout", f"GPUs are not for {with_}", value=self.text)
+
     @classmethod
     def parse(
         cls,
@@ -216,8 +234,13 @@ class Layout:
         optimizer: str = "sgd",
         schedule: str = "constant",
         drop_after: str | float = 0.0,
+        emulated: bool = False,
     ) -> Layout:
-        """Read ``ps=2,worker=3`` or the name of a layout (``psconform list layouts``); raises BadInput."""
+        """Read ``ps=2,worker=3``, ``ps=2,worker=4,gpus=1`` or the name of a layout (``psconform list layouts``).
+
+        Raises:
+            BadInput: it cannot be read, or nothing can be built like that.
+        """
         counts: dict[str, int] = {}
         spelled = NAMED.get(text.strip(), text)
         for part in spelled.split(","):
@@ -225,8 +248,8 @@ class Layout:
             if match is None:
                 hint = f"Write ps=2,worker=3 or one of: {', '.join(NAMED)}"
                 raise BadInput("--layout", "cannot read", value=text, hint=hint)
-            if match[1] not in ("ps", "worker"):
-                raise BadInput("--layout", "unknown job", value=match[1], choices=("ps", "worker"))
+            if match[1] not in ("ps", "worker", "gpus"):
+                raise BadInput("--layout", "unknown job", value=match[1], choices=("ps", "worker", "gpus"))
             if match[1] in counts:
                 raise BadInput("--layout", f"names {match[1]} twice", value=text)
             counts[match[1]] = int(match[2])
@@ -246,6 +269,8 @@ class Layout:
             optimizer=optimizer,
             schedule=schedule,
             drop_after=parse_seconds(drop_after, place="--drop-after"),
+            gpus=counts.get("gpus", 0),
+            emulated=emulated,
         )
 
     @property
@@ -273,6 +298,11 @@ class Layout:
         """Gradients in a sync round."""
         return self.quorum or self.workers
 
+    def gpus_of(self, task: Task) -> tuple[int, ...]:
+        """Which of the machine's GPUs are a task's: the first worker's are the first ones."""
+        first = task.index * self.gpus
+        return tuple(range(first, first + self.gpus)) if task.job == "worker" and not self.emulated else ()
+
     @property
     def plain(self) -> bool:
         """Updates are plain SGD at a constant learning rate: a ps has no state beside the parameters."""
@@ -283,6 +313,7 @@ class Layout:
         """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``, adam."""
         rule = f", {self.optimizer}" if self.optimizer != "sgd" else ""
         rule += f", {self.schedule} rate" if self.schedule != "constant" else ""
+        rule += f", {self.gpus} {'emulated GPU' if self.emulated else 'GPU'}(s) each" if self.gpus else ""
         return self._exchange + rule + (f", drop after {spell(self.drop_after)}" if self.drop_after else "")
 
     @property
@@ -301,7 +332,7 @@ class Layout:
     @property
     def text(self) -> str:
         """The spelling that ``--layout`` takes."""
-        return f"ps={self.ps},worker={self.workers}"
+        return f"ps={self.ps},worker={self.workers}" + (f",gpus={self.gpus}" if self.gpus else "")
 
 
 @dataclass(frozen=True)

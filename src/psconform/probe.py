@@ -564,6 +564,13 @@ class Probe:
         attempt = self._answered(step, outcome, self._sent(step, None))
         self._event("update", **_answer(step, outcome, attempt, versions))
 
+    def devices(self, names: Sequence[str]) -> None:
+        """Record where this worker computes: of each tower its device, such as ``GPU:0``, as the framework says.
+
+        For layouts with GPUs; once in each life, before the first push.
+        """
+        self._event("devices", names=[str(name) for name in names])
+
     def residual(self, values: Sequence[Any]) -> None:
         """Record what a compression with error feedback has not sent in the end, one float32[slots] per variable.
 

@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 
 from .errors import BadInput
+from .runner.dry import dry_run
+from .runner.plan import Plan
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
@@ -39,3 +41,15 @@ def print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
         Console(soft_wrap=True, highlight=False).print(text)
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """What a run would start: a heading and what is asked for, or a list for machines."""
+    parts = dry_run(plan)
+    if as_json:
+        sys.stdout.write(json.dumps(parts, indent=2) + "\n")
+        return
+    for part in parts:
+        key = next(iter(part))
+        content = part["create"] if "create" in part else {name: part[name] for name in part if name != key}
+        sys.stdout.write(f"{key} {part[key]}\n{json.dumps(content, indent=2)}\n\n")

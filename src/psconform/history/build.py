@@ -19,6 +19,7 @@ from ..trained import DATA
 from . import stacks
 from .columns import OUTCOMES
 from .decode import decode_worker
+from .devices import devices_of, elsewhere, unsaid
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
@@ -72,6 +73,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
+    devices: dict[int, tuple[str, ...]] = {}
     last: dict[Task, AnyEvent] = {}
     files, notes = _of_tasks(_event_files(folder, manifest), manifest)
     notes += [SHARED_SPEC] if manifest.shared_spec else []
@@ -81,11 +83,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
             if file is None:
                 continue
-            if file.start.incarnation != life:
-                problem = f"is incarnation {file.start.incarnation} of {task}, not {life} as its name says"
-                raise Malformed(path, problem, line=1)
-            if file.torn:
-                notes.append(f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out")
+            _check_life(file, path, task=task, life=life)
+            notes += [f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out"] * (file.torn > 0)
             inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
             last[task] = file.events[-1]
             marks += marks_of(file, task=task, life=life)
@@ -96,6 +95,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
                 lives.append(Life(worker, len(file.events)))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
+                devices |= devices_of(task, file)
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
                 if placed is not None and shards not in (None, placed):
                     problem = f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
@@ -128,16 +128,23 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
         absences=tuple(sorted(absences, key=lambda absence: absence.at)),
+        devices=devices,
         ended=manifest.status,
         until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
         unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
-        notes=tuple(notes),
+        notes=(*notes, *unsaid(manifest.layout, devices)),
     )
     lost = [] if own is None else _lost(own, files)
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
+
+
+def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:
+    if file.start.incarnation != life:
+        problem = f"is incarnation {file.start.incarnation} of {task}, not {life} as its name says"
+        raise Malformed(path, problem, line=1)
 
 
 def _data(folder: Path) -> Data:
@@ -249,6 +256,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
         gaps.append("psconform's own record of the run is missing")
     else:
         gaps += _ends(manifest.layout, own, manifest.reasons, left=history.left)
+    gaps += elsewhere(history.layout, history.devices)
     by_index = {worker.index: worker for worker in history.workers}
     expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
     for task in manifest.layout.worker_tasks:

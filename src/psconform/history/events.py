@@ -98,6 +98,12 @@ class Poison(Event, tag="poison", frozen=True):
     seeded: Annotated[bool, Meta(description="psconform made it so")] = False
 
 
+class Devices(Event, tag="devices", frozen=True):
+    """Where this worker computes (layouts with GPUs)."""
+
+    names: Annotated[list[str], Meta(description="device of each tower, GPU:0, or CPU:0 where they are emulated")]
+
+
 class Residual(Event, tag="residual", frozen=True):
     """What this worker has not sent in the end: the residual of a compression with error feedback."""
 
@@ -203,6 +209,7 @@ AnyEvent = (
     | Read
     | Samples
     | Poison
+    | Devices
     | Residual
     | Push
     | Ack

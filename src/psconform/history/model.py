@@ -120,6 +120,7 @@ class History:
     faults: tuple[Struck, ...] = ()
     poisons: tuple[Poisoned, ...] = ()  # by worker and step
     absences: tuple[Absence, ...] = ()  # in the order of time
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by worker, where each of its towers is
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say

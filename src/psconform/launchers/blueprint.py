@@ -34,13 +34,11 @@ class Resources:
         cpus: CPUs' worth of time.
         memory: bytes; more ends the task (OOM).
         shared_memory: bytes of /dev/shm.
-        gpus: how many.
     """
 
     cpus: float = 0.0
     memory: int = 0
     shared_memory: int = 0
-    gpus: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +57,7 @@ class Container:
     binds: tuple[str, ...] = ()  # host path:path:mode
     capabilities: tuple[str, ...] = ()
     resources: Resources = Resources()
+    gpus: tuple[int, ...] = ()  # of the machine's
     working_dir: str = "/tmp"
     stdin: bool = False
 
@@ -80,7 +79,7 @@ class Container:
             **({"cpu_period": PERIOD_US, "cpu_quota": round(of.cpus * PERIOD_US)} if of.cpus else {}),
             **({"mem_limit": of.memory, "memswap_limit": of.memory} if of.memory else {}),
             **({"shm_size": of.shared_memory} if of.shared_memory else {}),
-            **({"device_requests": [_gpus(of.gpus)]} if of.gpus else {}),
+            **({"device_requests": [_gpus(self.gpus)]} if self.gpus else {}),
         }
         return {
             "image": self.image,
@@ -90,12 +89,12 @@ class Container:
             "user": self.user,
             "environment": dict(self.environment),
             "labels": dict(self.labels),
-            "working_dir": self.working_dir,
             "stdin_open": self.stdin,
             **({} if self.joins else {"networking_config": _endpoint(api, self.network, self.hostname)}),
             "healthcheck": {"test": ["NONE"]},  # psconform watches by itself; a check would be one more connection
             "host_config": api.create_host_config(**host),
             **({"hostname": self.hostname} if self.hostname else {}),
+            **({"working_dir": self.working_dir} if self.working_dir else {}),  # else the image's own
         }
 
 
@@ -116,6 +115,13 @@ class Cluster:
     def network(self) -> str:
         """The name of its network."""
         return f"psconform-{self.run}"
+
+    def seen(self, path: Path) -> str:
+        """A path of psconform's as tasks see it: one in the run folder, or in what is shared."""
+        for outside, inside in ((self.folder, RUN), (self.shared, SHARED)):
+            if path.is_relative_to(outside):
+                return str(Path(inside) / path.relative_to(outside))
+        return str(path)
 
     def name(self, task: Task) -> str:
         """The name of a task's container."""
@@ -149,6 +155,7 @@ class Cluster:
         *,
         working_dir: str = RUN,
         resources: Resources = Resources(),
+        gpus: tuple[int, ...] = (),
         suffix: str = "",
     ) -> Container:
         """A task's own container; ``suffix``: a second one beside it."""
@@ -162,6 +169,7 @@ class Cluster:
             joins=f"{self.name(task)}-pod",
             binds=(f"{self.folder}:{RUN}:rw", f"{self.shared}:{SHARED}:ro"),
             resources=resources,
+            gpus=gpus,
             working_dir=working_dir,
         )
 
@@ -181,7 +189,8 @@ def _endpoint(api: Any, network: str, name: str) -> Any:
     return api.create_networking_config({network: api.create_endpoint_config(aliases=[name])})
 
 
-def _gpus(count: int) -> Any:
+def _gpus(numbers: tuple[int, ...]) -> Any:
+    """These: of a mere count the engine gives everybody the first ones."""
     from docker.types import DeviceRequest
 
-    return DeviceRequest(count=count, capabilities=[["gpu"]])
+    return DeviceRequest(device_ids=[str(number) for number in numbers], capabilities=[["gpu"]])

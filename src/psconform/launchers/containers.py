@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .blueprint import NOBODY, PORT, RUN, SHARED, Cluster, Resources
+from .blueprint import NOBODY, PORT, RUN, Cluster, Resources
 from .boxes import Boxes
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
@@ -36,7 +36,8 @@ class DockerLauncher:
 
     Args:
         image: what tasks run in; empty: the trainer's own.
-        resources: what each job's tasks may use.
+        limits: by job what its tasks may use, if that is not all there is.
+        gpus: tasks need the image for GPUs, if they run in the trainer's own.
 
     Raises:
         PsconformError: there is no engine, or an image is missing; says what to do.
@@ -45,13 +46,14 @@ class DockerLauncher:
     python = "python3"
     inherited: Mapping[str, str] = {}
 
-    def __init__(self, *, image: str = "", resources: Mapping[str, Resources] | None = None) -> None:
+    def __init__(self, *, image: str = "", limits: Mapping[str, Resources] | None = None, gpus: bool = False) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
-        self._api, self._image, self._resources = engine(), image or trainer_image(), resources or {}
-        need(self._image, own=not image)
-        if image:
-            need(trainer_image(), own=True)
+        self._api, self._limits = engine(), limits or {}
+        self._own = trainer_image(gpu=gpus and not image)
+        self._image = image or self._own
+        for name in {self._image, self._own}:
+            need(name, own=name == self._own)
         self._keeper = LocalLauncher()  # it cleans up if psconform cannot
         self._mark = f"docker:{socket_path()}:{owner_mark()}"
         self.temporary = self._keeper.temporary
@@ -87,17 +89,7 @@ class DockerLauncher:
             PsconformError: the engine refuses; says why.
         """
         self.stop_all(grace=0.0)
-        user = NOBODY if self.others else f"{os.getuid()}:{os.getgid()}"
-        self._cluster = Cluster(
-            run=run,
-            owner=owner_mark(),
-            folder=folder,
-            shared=self.temporary,
-            image=self._image,
-            helper_image=trainer_image(),
-            toxiproxy_image=toxiproxy_image(),
-            user=user,
-        )
+        self._cluster = cluster_of(run, folder, shared=self.temporary, image=self._image, own=self._own)
         self._make_network(self._cluster)
         self._start_helpers(tasks)
 
@@ -168,10 +160,7 @@ class DockerLauncher:
     def seen(self, path: Path) -> str:
         """A path of psconform's as tasks see it: one in the run folder, or in ``temporary``."""
         assert self._cluster is not None
-        for outside, inside in ((self._cluster.folder, RUN), (self.temporary, SHARED)):
-            if path.is_relative_to(outside):
-                return str(Path(inside) / path.relative_to(outside))
-        return str(path)
+        return self._cluster.seen(path)
 
     def start(
         self,
@@ -183,6 +172,7 @@ class DockerLauncher:
         second: bool = False,
         cold: bool = False,
         remains: Sequence[str] = (),
+        gpus: Sequence[int] | None = None,
     ) -> int:
         """Start one task; returns a number that stands for its process. See `Launcher.start`."""
         del cold, remains  # all are started cold, and leave nothing outside of their container
@@ -192,8 +182,9 @@ class DockerLauncher:
             task,
             command.argv,
             {**dict(command.env), **env, OWNER: owner_mark()},
-            working_dir=command.cwd or RUN,
-            resources=self._resources.get(task.job, Resources()),
+            working_dir="" if command.cwd else RUN,  # else the image's own, for there is no such folder
+            resources=self._limits.get(task.job, Resources()),
+            gpus=tuple(gpus or ()),
             suffix=f"-second-{len(self._processes)}" if second else "",
         )
         number = len(self._processes) + 1
@@ -334,6 +325,20 @@ class DockerLauncher:
         """The running process of a task."""
         number = self._latest.get(task, 0)
         return self._processes[number] if number in self._running else None
+
+
+def cluster_of(run: str, folder: Path, *, shared: Path, image: str, own: str) -> Cluster:
+    """What the containers of a run have in common; ``own``: the trainer's image, in which helpers run."""
+    return Cluster(
+        run=run,
+        owner=owner_mark(),
+        folder=folder,
+        shared=shared,
+        image=image,
+        helper_image=own,
+        toxiproxy_image=toxiproxy_image(),
+        user=NOBODY if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}",
+    )
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Launcher(Protocol):
         second: bool = False,
         cold: bool = False,
         remains: Sequence[str] = (),
+        gpus: Sequence[int] | None = None,
     ) -> int:
         """Start one task; returns a number that stands for this process, of no other of the run.
 
@@ -77,6 +78,7 @@ class Launcher(Protocol):
             second: it runs beside the process of that task, and is none of ``running``.
             cold: by its argv, even if it could be forked.
             remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
+            gpus: which of the machine's it may use; None: nothing is said of them.
 
         Raises:
             PsconformError: it cannot be executed.

@@ -97,6 +97,7 @@ class LocalLauncher:
         second: bool = False,
         cold: bool = False,
         remains: Sequence[str] = (),
+        gpus: Sequence[int] | None = None,
     ) -> int:
         """Start one task, with the environment of psconform, too; returns its process id. See `Launcher.start`."""
         key = f"{self._generation}/{task}/{len(self._started)}"
@@ -111,6 +112,7 @@ class LocalLauncher:
             "TMPDIR": str(self.temporary),
             **dict(command.env),
             **env,
+            **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) or "-1"}),
             OWNER: owner_mark(),
         }
         self._send(

@@ -16,8 +16,10 @@ from ..faults.plan import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
 from ..layout import Layout
 from ..targets.reference import find_target
+from .containers import containers_of
+from .layout_file import FILE, read_layout
 from .options import check_faults, check_phases
-from .plan import FAULTS, Plan, containers_of
+from .plan import FAULTS, Plan
 from .series import Series
 from .session import Session
 from .slow import with_faults, without_faults
@@ -33,6 +35,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
     manifest = Manifest.read(folder)
     workload, layout = manifest.workload, manifest.layout
     name = manifest.target if manifest.target == "reference" else manifest.source
+    limits = read_layout(folder / FILE).limits if (folder / FILE).is_file() else ()
     target = find_target(
         name,
         defect=manifest.defect,
@@ -51,7 +54,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
         spelled=name,
-        containers=containers_of(manifest.launcher, manifest.image),
+        containers=containers_of(manifest.launcher, manifest.image, limits=limits, layout=layout, target=target),
     )
     if not manifest.faults:
         return plan

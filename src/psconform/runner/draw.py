@@ -17,7 +17,7 @@ from ..targets.reference import find_target
 from .plan import MAX_SEED, Plan, make_plan
 
 MAX_RUNS = 10_000
-PS, WORKERS, READS, READ_EVERY = 3, 4, 3, 5
+PS, WORKERS, READS, READ_EVERY, GPUS = 3, 4, 3, 5, 4
 """The most of each that is drawn."""
 LEAST_STEPS = 2
 _DRAWN = {"layout": "default", "reads": 1, "read_every": 1}
@@ -62,6 +62,7 @@ def drawn(
     replicas: bool = False,
     fewest_ps: int = 1,
     last_step: int = 0,
+    emulated: bool = False,
 ) -> dict[str, Any]:
     """Layout, steps, reads and read_every of run ``i``: the same whenever ``seed`` and ``i`` are.
 
@@ -77,6 +78,7 @@ def drawn(
         slowest: the highest index of a worker that an option names, and which so must be there.
         fewest_ps: so many ps must be there.
         last_step: the last step that an option names.
+        emulated: workers have GPUs, which are none.
     """
     most = max(WORKERS, needs.workers)
     least = max(LEAST_STEPS, needs.steps, -(-needs.gradients // most), last_step + 1)
@@ -94,6 +96,8 @@ def drawn(
     )
     length = generator.randint(max(least, -(-needs.gradients // shape.workers)), steps)
     reads, every = generator.randint(1, READS), generator.randint(1, min(READ_EVERY, length))
+    if emulated:
+        shape = replace(shape, gpus=generator.randint(max(1, needs.gpus), max(GPUS, needs.gpus)))
     often = update == "sync" or bool(needs.title) or bounded
     return {"layout": shape.text, "steps": length, "reads": reads, "read_every": 1 if often else every}
 
@@ -115,6 +119,7 @@ def _limits(target: str, options: dict[str, Any]) -> dict[str, Any]:
         "slowest": max(others, *(_index(text, "worker") for text in ("", *slow, *batches, *struck))),
         "fewest_ps": 1 + max(_index(text, "ps") for text in ("", *struck)),
         "last_step": max(steps, default=0),
+        "emulated": bool(options.get("emulate_gpus")),
     }
 
 

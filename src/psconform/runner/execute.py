@@ -19,10 +19,11 @@ from ..history.manifest import Manifest, Workload
 from ..launchers.containers import TOXIPROXY, DockerLauncher
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
-from ..probe import CONTROL, EventLog
+from ..probe import EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
-from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, placeholders, write_spec
+from .commands import View, command_of, environment_of
+from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
 from .inject import clock_of, injectors
 from .mount import mounted
 from .plan import Plan
@@ -216,19 +217,12 @@ class _Execution:
         """Start a process that is this task, its next incarnation."""
         life = self.started[task]
         self.started[task] += 1
-        workload = placeholders(self.manifest)
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
-        named = self.launcher.named
-        known, own = {other: named(address) for other, address in known.items()}, named(self.addresses[task])
-        workload |= {"python": self.launcher.python, "here": self.launcher.seen(self.plan.target.here)}
-        command = self.plan.target.command(task, known, layout=self.layout, workload=workload, listens=own)
-        env = {
-            "PSCONFORM_SPEC": self.launcher.seen(self.spec),
-            "PSCONFORM_TASK": str(task),
-            "PSCONFORM_RUN": self.manifest.run,
-            "PSCONFORM_INCARNATION": str(life),
-            CONTROL: self.control.told(self.launcher.seen),
-        }
+        view = View(python=self.launcher.python, seen=self.launcher.seen, named=self.launcher.named)
+        own = self.addresses[task]
+        command = command_of(self.plan.target, self.manifest, task, known, listens=own, view=view)
+        control = self.control.told(view.seen)
+        env = environment_of(self.manifest, task, life=life, spec=self.spec, control=control, view=view)
         jumps = task in self.clocks
         library = faketime.find() if jumps else None
         if library is not None:
@@ -244,6 +238,7 @@ class _Execution:
             second=second,
             cold=jumps,
             remains=faketime.REMAINS if jumps else (),
+            gpus=self.layout.gpus_of(task) if self.layout.gpus else None,
         )
 
     def watch(self) -> None:

@@ -18,6 +18,7 @@ from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
 from ..targets.target import Target
 from ..version import __version__
+from .layout_file import FILE, layout_text
 from .plan import FAULTS, Plan
 
 PARTS = ("events", "vectors", "done", "logs")
@@ -42,8 +43,19 @@ def new_folder(path: Path) -> Path:
 
 
 def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
-    """The manifest of a run about to start, written to the folder."""
-    manifest = Manifest(
+    """The manifest of a run about to start, written to the folder, with what the run can be repeated by."""
+    manifest = manifest_of(plan, layout=layout, workload=workload)
+    manifest.write(folder)
+    if plan.faults:
+        (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
+    if plan.limited and plan.containers is not None:
+        (folder / FILE).write_text(layout_text(layout, plan.containers.limits), encoding="utf-8")
+    return manifest
+
+
+def manifest_of(plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
+    """What is known of a run before it starts."""
+    return Manifest(
         run=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}",
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         target=plan.target.name,
@@ -63,10 +75,6 @@ def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},
     )
-    manifest.write(folder)
-    if plan.faults:
-        (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
-    return manifest
 
 
 def write_spec(

@@ -14,7 +14,7 @@ from ..faults.plan import given_plan, load_plan
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
-from ..launchers.launcher import DOCKER, LAUNCHERS, PROCESS
+from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
@@ -22,6 +22,8 @@ from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..trained import MODELS
 from ..workloads import WORKLOADS
+from .containers import Containers, containers_of
+from .layout_file import FILE, read_layout
 from .options import (
     LEARNING_RATES,
     USED_BY,
@@ -42,7 +44,6 @@ MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
 PATIENCE_S = 60.0
-IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}")
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
 _TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
@@ -55,13 +56,6 @@ MAX_PADDING = 50_000_000
 """Parameters of all ps together; every worker reads them in each step."""
 MAX_BATCH = 1347
 """Training samples of digits."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Containers:
-    """Tasks run in containers, of this image; empty: the trainer's own."""
-
-    image: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +80,11 @@ class Plan:
     containers: Containers | None = None
 
     @property
+    def limited(self) -> bool:
+        """Its tasks may not use as much as there is."""
+        return self.containers is not None and bool(self.containers.limits)
+
+    @property
     def outage_s(self) -> float:
         """The longest that somebody may be waited for because it was declared so: one may be away after the other."""
         return self.layout.drop_after + sum(fault.outage_s for fault in self.faults)
@@ -93,7 +92,9 @@ class Plan:
     @property
     def repeat(self) -> str:
         """The command line that runs the same again."""
-        parts = ["psconform", "run", self.spelled, "--layout", self.layout.text, "--update", self.layout.update]
+        shape = str(self.out / FILE) if self.limited else self.layout.text
+        parts = ["psconform", "run", self.spelled, "--layout", shape, "--update", self.layout.update]
+        parts += ["--emulate-gpus"] if self.layout.emulated else []
         if self.layout.update == "sync":
             parts += ["--reduction", self.layout.reduction]
             parts += ["--quorum", str(self.layout.quorum)] if self.layout.quorum else []
@@ -179,6 +180,7 @@ def make_plan(
     patience_s: float = PATIENCE_S,
     launcher: str = PROCESS,
     image: str = "",
+    emulate_gpus: bool = False,
 ) -> Plan:
     """Check every option and put them together; raises BadInput, naming the option."""
     texts = {"--update": update, "--reduction": reduction, "--rate": rate, "--replication": replication}
@@ -192,11 +194,12 @@ def make_plan(
     check_types(texts=texts, whole=whole, numbers=numbers)
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
+    file = read_layout(Path(layout)) if isinstance(layout, str) and layout.endswith(".toml") else None
     shape = (
         layout
         if isinstance(layout, Layout)
         else Layout.parse(
-            layout,
+            layout if file is None else file.text,
             update=update,
             reduction=reduction,
             quorum=quorum,
@@ -207,6 +210,7 @@ def make_plan(
             optimizer=optimizer,
             schedule=schedule,
             drop_after=drop_after,
+            emulated=emulate_gpus,
         )
     )
     if workload not in WORKLOADS:
@@ -237,7 +241,7 @@ def make_plan(
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.claimed(shape)
-    containers = containers_of(launcher, image)
+    containers = containers_of(launcher, image, limits=() if file is None else file.limits, layout=shape, target=found)
     by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers is not None)
     counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
@@ -289,17 +293,6 @@ def make_plan(
         spelled=target if target == "reference" else found.source,
         containers=containers,
     )
-
-
-def containers_of(launcher: str, image: str) -> Containers | None:
-    """Whether tasks run in containers, and in which; raises BadInput."""
-    if launcher not in LAUNCHERS:
-        raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
-    if image and launcher != DOCKER:
-        raise BadInput("--image", f"is for --launcher {DOCKER}", value=image)
-    if image and not IMAGE.fullmatch(image):
-        raise BadInput("--image", "is no name of an image, such as registry.example/team/trainer:1.2", value=image)
-    return Containers(image=image) if launcher == DOCKER else None
 
 
 def _planned(

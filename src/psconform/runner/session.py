@@ -19,8 +19,9 @@ from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..probe import UNIT
 from .calibrate import SCALES, STEPS, learning_rate
+from .containers import Containers, need_gpus
 from .execute import execute
-from .plan import Containers, Plan
+from .plan import Plan
 from .progress import Notify
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Session:
         key = _key(plan)
         if key not in self._launchers:
             self._launchers[key] = (
-                DockerLauncher(image=key.image) if isinstance(key, Containers) else LocalLauncher(preload=key)
+                DockerLauncher(image=key.image, limits=dict(key.limits), gpus=key.gpus)
+                if isinstance(key, Containers)
+                else LocalLauncher(preload=key)
             )
         return self._launchers[key]
 
@@ -74,9 +77,10 @@ class Session:
 
         Raises:
             BadInput: the target is not linear, or ``plan.out`` is taken.
-            PsconformError: the cluster could not be started.
+            PsconformError: the cluster could not be started, or needs GPUs that are not there.
         """
         with self._lock:
+            need_gpus(plan.layout, containers=plan.containers is not None)
             launcher = self.launcher(plan)
             unit = self._unit(plan, launcher)
             workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))

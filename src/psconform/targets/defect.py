@@ -18,7 +18,7 @@ class Defect:
 
     It shows with at least so many ``workers``, ``ps``, ``steps`` of each worker and ``gradients`` of all workers, on
     this ``workload`` and with this ``compression`` and, in ``mode``, these other options
-    of ``psconform run``; ``all_reduce``: in a layout without ps.
+    of ``psconform run``; ``all_reduce``: in a layout without ps; ``gpus``: with so many, real or not, for each worker.
 
     One of recovery needs tasks that are killed as in ``kill`` and come back after ``restart_after`` (if that is not
     empty), a checkpoint every ``checkpoint_every`` steps (0: whatever is usual), and shows a hang after ``patience_s``
@@ -42,6 +42,7 @@ class Defect:
     meant_async: str = ""
     mode: Mapping[str, Any] = field(default_factory=dict)
     all_reduce: bool = False
+    gpus: int = 0
     kill: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     poison: tuple[str, ...] = ()
@@ -74,6 +75,7 @@ class Defect:
     def needs(self) -> str:
         """What it takes to show it, in words."""
         text = f"{' or '.join(self.updates)}, ps{'=0' if self.all_reduce else f'>={self.ps}'}, worker>={self.workers}"
+        text += f", gpus>={self.gpus}" if self.gpus else ""
         text += f", worker x steps>={self.gradients}" if self.gradients > 1 else ""
         text += f", {self.workload}" if self.workload != "ledger" else ""
         text += f", {self.compression}" if self.compression != "none" else ""
@@ -107,6 +109,7 @@ class Defect:
     def beside(self) -> dict[str, Any]:
         """The same without the faults that strike from outside."""
         options = {"workload": self.workload, "compression": self.compression, **self.mode}
+        options |= {"emulate_gpus": True} if self.gpus else {}
         options |= {"poison": list(self.poison)} if self.poison else {}
         options |= {"batches": self.batches} if self.batches else {}
         options |= {"slow": [self.slow]} if self.slow else {}
@@ -117,4 +120,4 @@ class Defect:
     def layout(self) -> str:
         """The default layout, or as much more than it as this takes."""
         usual = Layout.parse(NAMED["all-reduce" if self.all_reduce else "default"])
-        return Layout(ps=max(usual.ps, self.ps), workers=max(usual.workers, self.workers)).text
+        return Layout(ps=max(usual.ps, self.ps), workers=max(usual.workers, self.workers), gpus=self.gpus).text

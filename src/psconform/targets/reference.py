@@ -55,6 +55,8 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "--schedule={schedule}",
         "--learning-rate={learning_rate}",
         "--drop-after={drop_after}",
+        "--gpus={gpus}",
+        "--emulate-gpus={emulated}",
     )
     if defect:
         command += (f"--defect={defect}",)
@@ -92,7 +94,10 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
             raise BadInput("--layout", problem, value=layout.text)
         if layout.update not in defect.updates:
             raise BadInput("--update", f"defect {name} needs", value=layout.update, choices=defect.updates)
-        for job, least, count in (("ps", defect.ps, layout.ps), ("worker", defect.workers, layout.workers)):
+        if layout.gpus and not defect.gpus:
+            raise BadInput("--layout", f"defect {name} is of workers without GPUs", value=layout.text)
+        counts = (("ps", defect.ps, layout.ps), ("worker", defect.workers, layout.workers))
+        for job, least, count in (*counts, ("gpus", defect.gpus, layout.gpus)):
             if count < least:
                 raise BadInput("--layout", f"defect {name} needs at least {least} {job}", value=layout.text)
         _check_mode(name, defect, layout, steps)
@@ -103,7 +108,7 @@ def _check_defect(name: str, layout: Layout | None, steps: int | None, options: 
 
 
 def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) -> None:
-    for mode in OPTIONS:
+    for mode in (mode for mode in OPTIONS if mode != "gpus"):
         value, usual = getattr(layout, mode), getattr(Layout(), mode)
         option = f"--{mode.replace('_', '-')}"
         if value != usual and mode not in defect.mode:

@@ -190,6 +190,12 @@ TRAINING: dict[str, Defect] = {
         ps=0,
         all_reduce=True,
     ),
+    "tower-left-out": Defect(
+        "the gradient of a worker's last GPU is left out of the mean of its towers",
+        "R1",
+        ("R2", "S1", "A1"),  # what is left of the mean is too much
+        gpus=2,
+    ),
     "tower-repeats-batch": Defect(
         "in-graph, the last tower is fed the samples of the first",
         "C6",

@@ -33,6 +33,8 @@ PLACEHOLDERS = (
         "optimizer",
         "schedule",
         "drop_after",
+        "gpus",
+        "emulated",
         "learning_rate",
         "python",
         "here",
@@ -42,8 +44,10 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
-OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule", "drop_after")
-"""Fields of the layout that a target takes if its commands contain the placeholder; the last five change no claim."""
+IMAGE = "[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}"
+"""Names of images: never a path."""
+OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule", "drop_after", "gpus")
+"""Fields of the layout that a target takes if its commands contain the placeholder; the last six change no claim."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class Job:
     ready: Ready = Ready()
     exits: bool = True
 
+    def uses(self, placeholder: str) -> bool:
+        """A command or an environment value contains it."""
+        texts = [*self.command, *(text for _, text in self.env)]
+        return any(name == placeholder for text in texts for _, name, _, _ in Formatter().parse(text))
+
 
 @dataclass(frozen=True)
 class Target:
@@ -76,6 +85,7 @@ class Target:
     workers look up in ``probe.due`` how many steps they have data for. ``phases`` are those that its tasks say with
     ``probe.at``, each with who does, a task or a job; None: not known. ``shared``: all tasks have one
     cluster spec. ``push_alone``: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
+    ``image`` is what its tasks run in, if they are containers; empty: the reference trainer's.
     """
 
     name: str
@@ -96,6 +106,11 @@ class Target:
     phases: Mapping[str, str] | None = None
     shared: bool = False
     push_alone: bool = False
+    image: str = ""
+
+    def uses(self, placeholder: str) -> bool:
+        """A command or an environment value of a job contains it."""
+        return any(job.uses(placeholder) for job in self.jobs.values())
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.
@@ -129,8 +144,9 @@ class Target:
             value = getattr(layout, name)
             if value != getattr(Layout(), name) and name not in self.modes:
                 hint = f"A command in the target file that contains {{{name}}} takes it"
-                option = f"--{name.replace('_', '-')}"
-                raise BadInput(option, f"target {self.name} has no such option", value=value, hint=hint)
+                option = "--layout" if name == "gpus" else f"--{name.replace('_', '-')}"
+                said = "GPUs" if name == "gpus" else "such option"
+                raise BadInput(option, f"target {self.name} has no {said}", value=value, hint=hint)
         for name, (dimension, level) in MODES.items():
             option, value, usual = f"--{name}", getattr(layout, name), getattr(Layout(), name)
             if value != usual and claims.level(dimension) != "none":
@@ -194,6 +210,8 @@ class Target:
             "optimizer": layout.optimizer,
             "schedule": layout.schedule,
             "drop_after": f"{layout.drop_after:g}",
+            "gpus": layout.gpus,
+            "emulated": int(layout.emulated),
             "learning_rate": 1.0,
             "python": sys.executable,
             "here": self.here,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from string import Formatter
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +13,7 @@ from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..layout import REDUCTIONS, UPDATES
 from ..workloads import WORKLOADS
-from .target import OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
+from .target import IMAGE, OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
 
@@ -52,6 +51,7 @@ class _File(_Strict):
     batches: bool = False
     cluster_spec: Literal["own", "shared"] = "own"
     push_alone: bool = False
+    image: Annotated[str, Field(pattern=f"^({IMAGE})?$")] = ""
     claims: dict[str, dict[str, str]]
 
 
@@ -85,8 +85,8 @@ def load_target(path: Path) -> Target:
     if file.jobs.ps is None and "async" in claims:
         hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
         raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
-    modes = tuple(mode for mode in OPTIONS if any(_uses(job, mode) for job in jobs.values()))
-    if {"optimizer", "schedule"} & set(modes) and not any(_uses(job, "learning_rate") for job in jobs.values()):
+    modes = tuple(mode for mode in OPTIONS if any(job.uses(mode) for job in jobs.values()))
+    if {"optimizer", "schedule"} & set(modes) and not any(job.uses("learning_rate") for job in jobs.values()):
         hint = "With an optimizer or a schedule the learning rate is the trainer's to apply"
         raise BadInput(f"{path}: jobs", "take {optimizer} or {schedule} without {learning_rate}", hint=hint)
     return Target(
@@ -103,6 +103,7 @@ def load_target(path: Path) -> Target:
         batches=file.batches,
         shared=file.cluster_spec == "shared",
         push_alone=file.push_alone,
+        image=file.image,
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
 
@@ -121,12 +122,6 @@ def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:
         problem = f"is no regular expression ({error})"
         raise BadInput(f"{path}: jobs.{name}.ready.log", problem, value=job.ready.log) from None
     return Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
-
-
-def _uses(job: Job, placeholder: str) -> bool:
-    """A command or an environment value of this job contains it."""
-    texts = [*job.command, *(text for _, text in job.env)]
-    return any(name == placeholder for text in texts for _, name, _, _ in Formatter().parse(text))
 
 
 def _check_template(text: str, *, place: str) -> None:

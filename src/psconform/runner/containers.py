@@ -1,0 +1,67 @@
+"""What of a plan is about containers, and about the devices that its tasks take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import BadInput, PsconformError
+from ..launchers.blueprint import Resources
+from ..launchers.engine import engine, told
+from ..launchers.gpus import lacking
+from ..launchers.launcher import DOCKER, LAUNCHERS
+from ..layout import Layout
+from ..targets.target import IMAGE, Target
+
+Limits = tuple[tuple[str, Resources], ...]
+"""By job, what each of its tasks may use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Containers:
+    """Tasks run in containers, of this image; empty: the trainer's own, for GPUs where they have some."""
+
+    image: str = ""
+    limits: Limits = ()
+    gpus: bool = False
+
+
+def containers_of(
+    launcher: str, image: str, *, limits: Limits = (), layout: Layout, target: Target
+) -> Containers | None:
+    """Whether tasks run in containers, and in which: of an image that is named here or in the target's file.
+
+    Raises:
+        BadInput: an option that does not go with the others, or a command that names a folder of this machine.
+    """
+    if launcher not in LAUNCHERS:
+        raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
+    if image and launcher != DOCKER:
+        raise BadInput("--image", f"is for --launcher {DOCKER}", value=image)
+    if image and not re.fullmatch(IMAGE, image):
+        raise BadInput("--image", "is no name of an image, such as registry.example/team/trainer:1.2", value=image)
+    if launcher != DOCKER:
+        for job, of in limits:
+            said = ", ".join(name for name in ("cpus", "memory", "shared_memory") if getattr(of, name))
+            problem = f"limits {said} of a {job}, and processes are not limited"
+            raise BadInput("--layout", problem, value=layout.text, hint=f"Give --launcher {DOCKER}")
+        return None
+    if target.uses("here"):
+        problem = f"a command of {target.name} takes {{here}}, a folder of this machine, which containers do not see"
+        hint = "Name an image that has what it needs (--image), and where that is in it"
+        raise BadInput("--launcher", problem, value=launcher, hint=hint)
+    return Containers(image=image or target.image, limits=limits, gpus=layout.gpus > 0 and not layout.emulated)
+
+
+def need_gpus(layout: Layout, *, containers: bool) -> None:
+    """Raises PsconformError if a layout has GPUs that this machine lacks, naming what does."""
+    count = layout.workers * layout.gpus
+    if not count or layout.emulated:
+        return
+    info = None
+    if containers:
+        with told("the Docker engine does not say what it has"):
+            info = engine().info()
+    if lacks := lacking(count, info=info):
+        hint = "--emulate-gpus puts them on logical CPUs"
+        raise PsconformError(f"layout {layout.text} needs {count} GPU(s), and {lacks}. {hint}")

@@ -1,0 +1,95 @@
+"""What a run would start, without starting anything: container by container, or process by process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import PsconformError
+from ..launchers.blueprint import PORT, RUN, SHARED, Resources
+from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
+from ..launchers.images import trainer_image
+from ..layout import Task
+from .commands import View, command_of, environment_of
+from .containers import Containers
+from .folder import log_of, manifest_of
+from .plan import Plan
+
+UNKNOWN = "RUN"
+"""Stands for the name of the run, which it gets when it starts."""
+LOCAL = "127.0.0.1:PORT"
+CONTROL = "CONTROL"
+API = "1.41"
+"""Version of the engine's API in whose words containers are described (Docker 20.10)."""
+
+
+def dry_run(plan: Plan) -> list[dict[str, Any]]:
+    """What would be started, in this order.
+
+    Of containers: the network, then ``create`` with the arguments of ``docker.APIClient.create_container``; of
+    processes: ``argv``, ``environment`` and ``cwd``. What is known only when the run starts is a word in capitals.
+
+    Raises:
+        PsconformError: containers, and the docker SDK is missing.
+    """
+    if plan.containers is None:
+        return [_process(plan, task) for task in plan.layout.tasks]
+    return _containers(plan, plan.containers)
+
+
+def _process(plan: Plan, task: Task) -> dict[str, Any]:
+    manifest = manifest_of(plan, layout=plan.layout, workload=plan.workload)
+    manifest.run = UNKNOWN
+    view = View(python="python3", seen=str, named=str)
+    known = dict.fromkeys(plan.layout.tasks, LOCAL)
+    command = command_of(plan.target, manifest, task, known, listens=LOCAL, view=view)
+    spec = plan.out / "spec.json"
+    env = environment_of(manifest, task, life=0, spec=spec, control=CONTROL, view=view)
+    gpus = plan.layout.gpus_of(task) if plan.layout.gpus else None
+    env |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) or "-1"}
+    log = log_of(plan.out, task)
+    return {
+        "task": str(task),
+        "argv": list(command.argv),
+        "environment": {**dict(command.env), **env},
+        "cwd": command.cwd or str(log.parent),
+        "log": str(log),
+    }
+
+
+def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
+    try:
+        import docker
+    except ImportError:
+        raise PsconformError("containers need the docker SDK: pip install 'psconform[docker]'") from None
+    api = docker.APIClient("unix:///nowhere", version=API)  # it is not asked anything
+    own = trainer_image(gpu=chosen.gpus and not chosen.image)
+    folder, shared = plan.out.absolute(), Path("/SHARED")
+    cluster = cluster_of(UNKNOWN, folder, shared=shared, image=chosen.image or own, own=own)
+    manifest = manifest_of(plan, layout=plan.layout, workload=plan.workload)
+    manifest.run = UNKNOWN
+    proxied = any(fault.proxied for fault in plan.faults)
+    view = View(python="python3", seen=cluster.seen, named=str)
+    helpers = [cluster.helper(task) for task in plan.layout.tasks]
+    tasks = []
+    for task in plan.layout.tasks:
+        others = {other: f"{TOXIPROXY.slug}:PORT" if proxied else f"{other.slug}:{PORT}" for other in plan.layout.tasks}
+        own_address = f"{task.slug}:{PORT}"
+        known = others | {task: own_address}
+        command = command_of(plan.target, manifest, task, known, listens=own_address, view=view)
+        control = f"unix:{SHARED}/control"
+        env = environment_of(manifest, task, life=0, spec=folder / "spec.json", control=control, view=view)
+        tasks.append(
+            cluster.task(
+                task,
+                command.argv,
+                {**dict(command.env), **env},
+                working_dir="" if command.cwd else RUN,
+                resources=dict(chosen.limits).get(task.job, Resources()),
+                gpus=plan.layout.gpus_of(task),
+            )
+        )
+    proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]
+    network = {"network": cluster.network, "driver": "bridge", "internal": True, "labels": cluster.labels()}
+    made = [*helpers, *(proxies if proxied else []), *tasks]
+    return [network, *({"container": one.name, "create": one.arguments(api)} for one in made)]

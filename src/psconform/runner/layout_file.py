@@ -1,0 +1,121 @@
+"""A layout in a file: how many tasks of each job, and what each of them may use (docker/layouts has examples)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import BadInput
+from ..launchers.blueprint import Resources
+from ..layout import MAX_GPUS, MAX_TASKS, Layout
+from .containers import Limits
+
+FILE = "layout.toml"
+"""In the run folder, if tasks were limited."""
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+LEAST_MEMORY = 6 << 20
+"""The engine refuses a task less memory than this."""
+_SIZE = re.compile(r"(\d{1,7})(KiB|MiB|GiB)")
+
+
+class _Job(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    count: Annotated[int, Field(ge=0, le=MAX_TASKS)]
+    cpus: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    memory: str = ""
+    shared_memory: str = ""
+
+
+class _Worker(_Job):
+    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    ps: _Job
+    worker: _Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutFile:
+    """What a file says.
+
+    Attributes:
+        text: the spelling that ``--layout`` takes, ``ps=1,worker=2,gpus=1``.
+        limits: by job what its tasks may use, if that is not all there is.
+    """
+
+    text: str
+    limits: Limits
+
+
+def read_layout(path: Path) -> LayoutFile:
+    """Read one.
+
+    Raises:
+        BadInput: it cannot be read, or a field is wrong; names the field, its value and the valid choices.
+    """
+    try:
+        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+    except OSError as error:
+        raise BadInput("--layout", f"cannot be read ({error.strerror})", value=str(path)) from None
+    except ValidationError as error:
+        raise _bad_field(path, error) from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(str(path), f"is not TOML: {error}") from None
+    resources = tuple((name, _resources(path, name, job)) for name, job in (("ps", file.ps), ("worker", file.worker)))
+    gpus = f",gpus={file.worker.gpus}" if file.worker.gpus else ""
+    return LayoutFile(
+        text=f"ps={file.ps.count},worker={file.worker.count}{gpus}",
+        limits=tuple(pair for pair in resources if pair[1] != Resources()),
+    )
+
+
+def layout_text(layout: Layout, limits: Limits) -> str:
+    """The file that says so."""
+    lines = []
+    for job, count in (("ps", layout.ps), ("worker", layout.workers)):
+        of = dict(limits).get(job, Resources())
+        lines += [f"[{job}]", f"count = {count}"]
+        lines += [f"gpus = {layout.gpus}"] if job == "worker" and layout.gpus else []
+        lines += [f"cpus = {of.cpus}"] if of.cpus else []
+        sizes = (("memory", of.memory), ("shared_memory", of.shared_memory))
+        lines += [f'{name} = "{size >> 10}KiB"' for name, size in sizes if size]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _resources(path: Path, name: str, job: _Job) -> Resources:
+    sizes = {
+        field: _size(getattr(job, field), place=f"{path}: {name}.{field}") for field in ("memory", "shared_memory")
+    }
+    if 0 < sizes["memory"] < LEAST_MEMORY:
+        raise BadInput(f"{path}: {name}.memory", "must be at least 6MiB", value=job.memory)
+    return Resources(cpus=job.cpus, **sizes)
+
+
+def _size(text: str, *, place: str) -> int:
+    if not text:
+        return 0
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise BadInput(place, "must be a whole number with its unit, such as 512MiB", value=text, choices=UNITS)
+    return int(match[1]) * UNITS[match[2]]
+
+
+def _bad_field(path: Path, error: ValidationError) -> BadInput:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return BadInput(f"{path}: {where}", "is missing", hint="docker/layouts has complete examples")
+    if first["type"] == "extra_forbidden":
+        models: dict[str, type[BaseModel]] = {"ps": _Job, "worker": _Worker}
+        model = models.get(str(first["loc"][0]), _File) if len(first["loc"]) > 1 else _File
+        above = ".".join(map(str, first["loc"][:-1])) or "top level"
+        return BadInput(f"{path}: {above}", "unknown field", value=str(first["loc"][-1]), choices=model.model_fields)
+    return BadInput(f"{path}: {where}", first["msg"], value=first["input"])

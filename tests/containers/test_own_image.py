@@ -1,0 +1,83 @@
+"""A trainer that is not ours, in an image that is not ours: named in its target file, or on the command line."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from psconform import judge
+from psconform.errors import BadInput
+from psconform.launchers.engine import engine
+from psconform.launchers.images import trainer_image
+from psconform.runner.session import Session
+
+SOURCE = Path(__file__).parents[1] / "socket_ps"
+IMAGE = "psconform-test/socket-ps:1"
+DOCKERFILE = f"""FROM {trainer_image()}
+WORKDIR /app
+COPY socket_ps.py /app/
+ENTRYPOINT ["false"]
+LABEL psconform.image= psconform.code=
+"""
+
+
+@pytest.fixture(scope="module")
+def image():
+    """Somebody's image: their program in a folder that is its working directory."""
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            for name, text in (
+                ("Dockerfile", DOCKERFILE.encode()),
+                ("socket_ps.py", (SOURCE / "socket_ps.py").read_bytes()),
+            ):
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(text), 0o644
+                tar.addfile(entry, io.BytesIO(text))
+        file.seek(0)
+        said = list(engine().build(fileobj=file, custom_context=True, tag=IMAGE, rm=True, decode=True))
+    assert "Successfully built" in str(said), said
+    yield IMAGE
+    engine().remove_image(IMAGE)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session() as session:
+        yield session
+
+
+def target(tmp_path, *, image=""):
+    text = (SOURCE / "target.toml").read_text(encoding="utf-8").replace("{here}/socket_ps.py", "socket_ps.py")
+    path = tmp_path / "target.toml"
+    path.write_text(f'image = "{image}"\n{text}', encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_it_is_judged_like_any_other(update, image, session, tmp_path, left_behind):
+    options = {"update": update, "steps": 20, "launcher": "docker", "session": session}
+    run = judge(target(tmp_path, image=image), out=tmp_path / "run", **options)
+    assert run.valid, run.explain()
+    assert f"run {tmp_path}/target.toml" in run.repeat
+    assert f"--launcher docker --image {image}" in run.repeat
+    assert not left_behind()
+
+
+def test_the_command_line_comes_first(image, session, tmp_path):
+    options = {"steps": 20, "launcher": "docker", "session": session, "image": image}
+    run = judge(target(tmp_path, image="no/such:image"), out=tmp_path / "run", **options)
+    assert run.valid, run.explain()
+
+
+def test_a_folder_of_this_machine_is_not_there(tmp_path):
+    with pytest.raises(BadInput, match=r"takes \{here\}, a folder of this machine, which containers do not see"):
+        judge(SOURCE / "target.toml", launcher="docker", out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc/passwd", "a b", "x;y"])
+def test_a_path_is_no_image(name, tmp_path):
+    with pytest.raises(BadInput, match=r"target\.toml: image"):
+        judge(target(tmp_path, image=name), launcher="docker", out=tmp_path / "run")
