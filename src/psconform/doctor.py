@@ -13,6 +13,7 @@ from pathlib import Path
 from .faults import faketime, mount
 from .faults.server import find, ways
 from .launchers.gpus import gpus
+from .targets.compose_file import HINT, compose
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def examine() -> list[Finding]:
         _package("pyroute2", "evidence of network faults", extra="chaos"),
         _fuse(),
         _docker(),
+        _compose(),
         _toxiproxy(),
         _faketime(),
         _gpus(),
@@ -84,6 +86,14 @@ def _docker() -> Finding:
     if not version:
         return Finding("docker", False, "", purpose, "the client is there, no engine answers: start dockerd")
     return Finding("docker", True, version, purpose)
+
+
+def _compose() -> Finding:
+    purpose = "targets that are Compose files (psconform run compose:FILE)"
+    words, version = compose()
+    if not words:
+        return Finding("compose", False, "", purpose, f"install {HINT}")
+    return Finding("compose", True, f"{version} ({' '.join(words)})", purpose)
 
 
 def _toxiproxy() -> Finding:

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from psconform import judge
 from psconform.errors import BadInput
-from psconform.launchers.engine import engine
-from psconform.launchers.images import trainer_image
-from psconform.runner.session import Session
 
 SOURCE = Path(__file__).parents[1] / "socket_ps"
-IMAGE = "psconform-test/socket-ps:1"
-DOCKERFILE = f"""FROM {trainer_image()}
-WORKDIR /app
-COPY socket_ps.py /app/
-ENTRYPOINT ["false"]
-LABEL psconform.image= psconform.code=
-"""
-
-
-@pytest.fixture(scope="module")
-def image():
-    """Somebody's image: their program in a folder that is its working directory."""
-    with io.BytesIO() as file:
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            for name, text in (
-                ("Dockerfile", DOCKERFILE.encode()),
-                ("socket_ps.py", (SOURCE / "socket_ps.py").read_bytes()),
-            ):
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = len(text), 0o644
-                tar.addfile(entry, io.BytesIO(text))
-        file.seek(0)
-        said = list(engine().build(fileobj=file, custom_context=True, tag=IMAGE, rm=True, decode=True))
-    assert "Successfully built" in str(said), said
-    yield IMAGE
-    engine().remove_image(IMAGE)
-
-
-@pytest.fixture(scope="module")
-def session():
-    with Session() as session:
-        yield session
 
 
 def target(tmp_path, *, image=""):

@@ -46,6 +46,7 @@ class Links:
         traffic: who tells of the connections of tasks.
         host: where proxies are to listen.
         named: an address as proxies are told it: where it may change, by a name.
+        moved: is told of a task that listens at another address from now on.
     """
 
     server: Toxiproxy
@@ -55,6 +56,7 @@ class Links:
     traffic: Traffic = field(default_factory=Here)
     host: str = "127.0.0.1"
     named: Callable[[str], str] = str
+    moved: Callable[[Task, str], None] = lambda task, address: None
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
     _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is, if that is known
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it

@@ -15,7 +15,7 @@ It answers requests, JSON lines on standard input, on standard output, each with
     {"do": "accepted", "address"}              -> {"count": n}
     {"do": "closed", "address"}                -> {"ports": [...]}
 
-and what rules.py does: ``rule``, ``unrule``, ``counted``, ``rate``, ``unrate``, ``waited``,
+and what rules.py does: ``rule``, ``unrule``, ``divert``, ``counted``, ``rate``, ``unrate``, ``waited``,
 ``interface``, ``found``.
 
 Standard input is the lifeline, as the keeper's: when it closes the helper ends, and with the first of its process ids

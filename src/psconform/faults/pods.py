@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..layout import Task
@@ -16,10 +16,15 @@ PORTS = 1 << 16
 
 
 class InPods:
-    """As `traffic.Here`, of tasks that each have a network of their own; of EVERYBODY, all of them are asked."""
+    """As `traffic.Here`, of tasks that each have a network of their own; of EVERYBODY, all of them are asked.
 
-    def __init__(self, ask: Ask, tasks: Sequence[Task]) -> None:
-        self._ask, self._tasks = ask, tuple(tasks)
+    ``diverted``: what a task may believe to have dialled, by task and by the proxy that it gets to.
+    """
+
+    def __init__(
+        self, ask: Ask, tasks: Sequence[Task], diverted: Mapping[tuple[Task, str], Sequence[str]] | None = None
+    ) -> None:
+        self._ask, self._tasks, self._diverted = ask, tuple(tasks), {} if diverted is None else diverted
 
     def flows(self, dialled: Iterable[tuple[Task, str]]) -> dict[str, Flows]:
         by_task: dict[Task, list[str]] = defaultdict(list)
@@ -33,7 +38,9 @@ class InPods:
         for task, asked in by_task.items():
             # two tasks may have taken the same port, each in its own network
             offset = PORTS * self._tasks.index(task)
-            for address, said in self._ask(task, do="flows", addresses=asked)["flows"].items():
+            believed = {seen: address for address in asked for seen in self._diverted.get((task, address), [address])}
+            for seen, said in self._ask(task, do="flows", addresses=list(believed))["flows"].items():
+                address = believed[seen]
                 opened[address].update((offset + port, Flow(sent, received)) for port, sent, received in said["open"])
                 left[address].update(offset + port for port in said["left"])
         return {address: Flows(opened[address], frozenset(left[address])) for address in opened}

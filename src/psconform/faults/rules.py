@@ -32,6 +32,7 @@ class Rules:
         self.does: Mapping[str, Callable[[dict[str, Any]], Answer]] = {
             "rule": self._add,
             "unrule": self._remove,
+            "divert": _divert,
             "counted": self._counted,
             "rate": self._rate,
             "unrate": self._unrate,
@@ -100,6 +101,16 @@ class Rules:
                 if queue.get_attr("TCA_KIND") == "tbf":
                     return {"times": queue.get_attr("TCA_STATS")["overlimits"]}
         return {"times": -1}
+
+
+def _divert(request: dict[str, Any]) -> Answer:
+    """What is sent ``of`` one ``host:port`` goes ``to`` another from now on, whatever the sender sees."""
+    (host, _, port), to = request["of"].rpartition(":"), request["to"]
+    match = _words(("-p", "tcp", "-d", host, "--dport", port))
+    if not re.fullmatch(r"[0-9.]+:[0-9]+", to):
+        raise ValueError(f"no address: {to}")
+    _iptables("-t", "nat", "-A", "OUTPUT", *match, "-j", "DNAT", "--to-destination", to)
+    return {"done": True}
 
 
 def _interface() -> str:

@@ -42,16 +42,39 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Box:
+    """What one task's container is, where each is another: a service of somebody's Compose file.
+
+    Attributes:
+        image: what it runs in.
+        alias: a name at which the others find it, too.
+        port: at which it listens.
+        entrypoint: its command takes the place of the image's; else the image's is given it, if it is not empty.
+        resources: what it may use.
+        working_dir: where it starts; empty: where the image says.
+    """
+
+    image: str
+    alias: str = ""
+    port: int = PORT
+    entrypoint: bool = True
+    resources: Resources = Resources()
+    working_dir: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Container:
     """One container, before there is one."""
 
     name: str
     image: str
     labels: Mapping[str, str]
-    entrypoint: tuple[str, ...]
+    entrypoint: tuple[str, ...] | None = None  # else the image's,
+    command: tuple[str, ...] = ()  # which is given this; empty: the image's, too
     user: str = NOBODY
     environment: Mapping[str, str] = field(default_factory=dict)
     hostname: str = ""
+    alias: str = ""
     network: str = ""  # one that it is put into,
     joins: str = ""  # or the container whose network and process ids it has
     binds: tuple[str, ...] = ()  # host path:path:mode
@@ -60,6 +83,11 @@ class Container:
     gpus: tuple[int, ...] = ()  # of the machine's
     working_dir: str = "/tmp"
     stdin: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """At which it is found in its network."""
+        return tuple(filter(None, (self.hostname, self.alias)))
 
     def arguments(self, api: Any) -> dict[str, Any]:
         """The arguments of ``docker.APIClient.create_container``."""
@@ -84,13 +112,13 @@ class Container:
         return {
             "image": self.image,
             "name": self.name,
-            "entrypoint": list(self.entrypoint),
-            "command": [],
+            **({"command": list(self.command) or None} if self.entrypoint is None else {}),
+            **({} if self.entrypoint is None else {"entrypoint": list(self.entrypoint), "command": []}),
             "user": self.user,
             "environment": dict(self.environment),
             "labels": dict(self.labels),
             "stdin_open": self.stdin,
-            **({} if self.joins else {"networking_config": _endpoint(api, self.network, self.hostname)}),
+            **({} if self.joins else {"networking_config": _endpoint(api, self.network, self.names)}),
             "healthcheck": {"test": ["NONE"]},  # psconform watches by itself; a check would be one more connection
             "host_config": api.create_host_config(**host),
             **({"hostname": self.hostname} if self.hostname else {}),
@@ -132,8 +160,8 @@ class Cluster:
         of_task = {} if task is None else {TASK_LABEL: str(task)}
         return {OWNER_LABEL: self.owner, RUN_LABEL: self.run, **of_task}
 
-    def helper(self, task: Task) -> Container:
-        """The container that has a task's network and process ids."""
+    def helper(self, task: Task, *, alias: str = "") -> Container:
+        """The container that has a task's network and process ids; ``alias``: a name of it beside its task's."""
         return Container(
             name=f"{self.name(task)}-pod",
             image=self.helper_image,
@@ -141,6 +169,7 @@ class Cluster:
             entrypoint=("python3", "-m", "psconform.faults.pod"),
             user="0:0",
             hostname=task.slug,
+            alias=alias,
             network=self.network,
             capabilities=("KILL", "NET_ADMIN", "NET_RAW"),
             resources=Resources(memory=HELPER_MEMORY),
@@ -157,20 +186,23 @@ class Cluster:
         resources: Resources = Resources(),
         gpus: tuple[int, ...] = (),
         suffix: str = "",
+        box: Box | None = None,
     ) -> Container:
-        """A task's own container; ``suffix``: a second one beside it."""
+        """A task's own container; ``suffix``: a second one beside it; ``box``: what it is, if that is its own."""
+        own = box is None or box.entrypoint
         return Container(
             name=f"{self.name(task)}{suffix}",
-            image=self.image,
+            image=self.image if box is None else box.image,
             labels={**self.labels(task), "psconform.part": "task"},
-            entrypoint=argv,
+            entrypoint=argv if own else None,
+            command=() if own else argv,
             user=self.user,
             environment={"HOME": "/tmp", "TMPDIR": "/tmp", **env},
             joins=f"{self.name(task)}-pod",
             binds=(f"{self.folder}:{RUN}:rw", f"{self.shared}:{SHARED}:ro"),
-            resources=resources,
+            resources=resources if box is None else box.resources,
             gpus=gpus,
-            working_dir=working_dir,
+            working_dir=working_dir if box is None else box.working_dir,
         )
 
     def toxiproxy(self, task: Task, *, address: str, port: int) -> Container:
@@ -184,9 +216,9 @@ class Cluster:
         )
 
 
-def _endpoint(api: Any, network: str, name: str) -> Any:
-    """In a network, found there by a name."""
-    return api.create_networking_config({network: api.create_endpoint_config(aliases=[name])})
+def _endpoint(api: Any, network: str, names: tuple[str, ...]) -> Any:
+    """In a network, found there by these names."""
+    return api.create_networking_config({network: api.create_endpoint_config(aliases=list(names))})
 
 
 def _gpus(numbers: tuple[int, ...]) -> Any:

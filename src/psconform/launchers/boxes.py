@@ -85,7 +85,7 @@ class Boxes:
         with told(f"{task} cannot be connected"):
             address = self._another(helper.ip) if anew else helper.ip
             self._api.connect_container_to_network(
-                helper.id, self._network(), ipv4_address=address, aliases=[task.slug]
+                helper.id, self._network(), ipv4_address=address, aliases=list(helper.names)
             )
         helper.ip = address
         return address

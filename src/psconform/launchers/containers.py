@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .blueprint import NOBODY, PORT, RUN, Cluster, Resources
+from .blueprint import NOBODY, PORT, RUN, Box, Cluster, Resources
 from .boxes import Boxes
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
@@ -38,6 +38,7 @@ class DockerLauncher:
         image: what tasks run in; empty: the trainer's own.
         limits: by job what its tasks may use, if that is not all there is.
         gpus: tasks need the image for GPUs, if they run in the trainer's own.
+        boxes: what the containers of tasks are, where each is another.
 
     Raises:
         PsconformError: there is no engine, or an image is missing; says what to do.
@@ -46,13 +47,20 @@ class DockerLauncher:
     python = "python3"
     inherited: Mapping[str, str] = {}
 
-    def __init__(self, *, image: str = "", limits: Mapping[str, Resources] | None = None, gpus: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        image: str = "",
+        limits: Mapping[str, Resources] | None = None,
+        gpus: bool = False,
+        boxes: Mapping[Task, Box] | None = None,
+    ) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
-        self._api, self._limits = engine(), limits or {}
+        self._api, self._limits, self._boxes = engine(), limits or {}, boxes or {}
         self._own = trainer_image(gpu=gpus and not image)
         self._image = image or self._own
-        for name in {self._image, self._own}:
+        for name in sorted({self._image, self._own, *(box.image for box in self._boxes.values())}):
             need(name, own=name == self._own)
         self._keeper = LocalLauncher()  # it cleans up if psconform cannot
         self._mark = f"docker:{socket_path()}:{owner_mark()}"
@@ -116,7 +124,7 @@ class DockerLauncher:
         assert self._cluster is not None
         make = partial(Helper, self._api, network=self._cluster.network)
         with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
-            made = {task: pool.submit(make, self._cluster.helper(task)) for task in tasks}
+            made = {task: pool.submit(make, self._cluster.helper(task, alias=self._alias(task))) for task in tasks}
         for task, helper in made.items():
             if helper.exception() is None:
                 self._helpers[task] = helper.result()
@@ -126,7 +134,11 @@ class DockerLauncher:
     def address(self, dialler: Task | None, listener: Task) -> str:
         """Where a task listens: at the address of its pod."""
         del dialler
-        return f"{self._helpers[listener].ip}:{PORT}"
+        port = self._boxes[listener].port if listener in self._boxes else PORT
+        return f"{self._helpers[listener].ip}:{port}"
+
+    def _alias(self, task: Task) -> str:
+        return self._boxes[task].alias if task in self._boxes else ""
 
     def named(self, address: str) -> str:
         """The same address by the name of its task, which holds wherever that may move."""
@@ -185,6 +197,7 @@ class DockerLauncher:
             working_dir="" if command.cwd else RUN,  # else the image's own, for there is no such folder
             resources=self._limits.get(task.job, Resources()),
             gpus=tuple(gpus or ()),
+            box=self._boxes.get(task),
             suffix=f"-second-{len(self._processes)}" if second else "",
         )
         number = len(self._processes) + 1

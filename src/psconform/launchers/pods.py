@@ -82,7 +82,7 @@ class Helper:
     """
 
     def __init__(self, api: Any, container: Container, *, network: str) -> None:
-        self._api, self.name = api, container.name
+        self._api, self.name, self.names = api, container.name, container.names
         self._lock, self._number, self._rest = threading.Lock(), 0, b""
         with told(f"container {container.name} cannot be started"):
             self.id: str = api.create_container(**container.arguments(api))["Id"]

@@ -81,6 +81,7 @@ def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) 
         workload=plan.workload.name,
         compression=plan.workload.compression,
     )
+    target.fits(layout)
     target.claimed(layout)
     workers = {str(task) for task in layout.worker_tasks}
     again = parse_plan(plan_text(faults), place="faults", layout=layout, steps=steps)

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 
 from ..errors import BadInput, PsconformError
-from ..launchers.blueprint import Resources
+from ..launchers.blueprint import Box, Resources
 from ..launchers.engine import engine, told
 from ..launchers.gpus import lacking
 from ..launchers.launcher import DOCKER, LAUNCHERS
-from ..layout import Layout
+from ..layout import Layout, Task
+from ..targets.compose import ComposeTarget, Service
 from ..targets.target import IMAGE, Target
 
 Limits = tuple[tuple[str, Resources], ...]
@@ -19,11 +20,15 @@ Limits = tuple[tuple[str, Resources], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Containers:
-    """Tasks run in containers, of this image; empty: the trainer's own, for GPUs where they have some."""
+    """Tasks run in containers, of this image; empty: the trainer's own, for GPUs where they have some.
+
+    ``boxes``: or each in one of its own, as its service in a Compose file says.
+    """
 
     image: str = ""
     limits: Limits = ()
     gpus: bool = False
+    boxes: tuple[tuple[Task, Box], ...] = ()
 
 
 def containers_of(
@@ -36,6 +41,11 @@ def containers_of(
     """
     if launcher not in LAUNCHERS:
         raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
+    if isinstance(target, ComposeTarget):
+        for option, given in (("--image", image), ("--layout", "; ".join(job for job, _ in limits))):
+            if given:
+                raise BadInput(option, "is said by the services of a Compose file", value=given)
+        return Containers(gpus=False, boxes=tuple((task, _box(of)) for task, of in (target.services or {}).items()))
     if image and launcher != DOCKER:
         raise BadInput("--image", f"is for --launcher {DOCKER}", value=image)
     if image and not re.fullmatch(IMAGE, image):
@@ -51,6 +61,18 @@ def containers_of(
         hint = "Name an image that has what it needs (--image), and where that is in it"
         raise BadInput("--launcher", problem, value=launcher, hint=hint)
     return Containers(image=image or target.image, limits=limits, gpus=layout.gpus > 0 and not layout.emulated)
+
+
+def _box(service: Service) -> Box:
+    used = Resources(cpus=service.cpus, memory=service.memory, shared_memory=service.shared_memory)
+    return Box(
+        image=service.image,
+        alias=service.name,
+        port=service.port,
+        entrypoint=service.entrypoint,
+        resources=used,
+        working_dir=service.working_dir,
+    )
 
 
 def need_gpus(layout: Layout, *, containers: bool) -> None:

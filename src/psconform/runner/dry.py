@@ -70,7 +70,8 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     manifest.run = UNKNOWN
     proxied = any(fault.proxied for fault in plan.faults)
     view = View(python="python3", seen=cluster.seen, named=str)
-    helpers = [cluster.helper(task) for task in plan.layout.tasks]
+    boxes = dict(chosen.boxes)
+    helpers = [cluster.helper(task, alias=boxes[task].alias if boxes else "") for task in plan.layout.tasks]
     tasks = []
     for task in plan.layout.tasks:
         others = {other: f"{TOXIPROXY.slug}:PORT" if proxied else f"{other.slug}:{PORT}" for other in plan.layout.tasks}
@@ -87,6 +88,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
                 working_dir="" if command.cwd else RUN,
                 resources=dict(chosen.limits).get(task.job, Resources()),
                 gpus=plan.layout.gpus_of(task),
+                box=boxes.get(task),
             )
         )
     proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]

@@ -138,7 +138,10 @@ class _Execution:
         if any(fault.proxied for fault in self.plan.faults):
             from .network import proxies  # what it imports is an extra
 
-            made = proxies(self.server, self.manifest, self.addresses, launcher=self.launcher, folder=self.folder)
+            fixed = self.plan.target.fixed
+            made = proxies(
+                self.server, self.manifest, self.addresses, launcher=self.launcher, folder=self.folder, fixed=fixed
+            )
             self.links = self.cleanup.enter_context(made)
         wait_s = self.plan.patience_s + self.plan.outage_s
         self.spec = write_spec(
@@ -178,6 +181,8 @@ class _Execution:
     def _moved(self, task: Task, address: str) -> None:
         """It listens at another address from now on."""
         self.addresses[task] = f"{address}:{self.addresses[task].rpartition(':')[2]}"
+        if self.links is not None:
+            self.links.moved(task, self.addresses[task])
 
     def _wires(self) -> Wires | None:
         """The network of the run, if faults strike its packets."""

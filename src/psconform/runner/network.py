@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
 from ..faults.links import Links
-from ..faults.pods import InPods
+from ..faults.pods import Ask, InPods
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
 from ..history.manifest import Manifest
@@ -53,21 +54,62 @@ def _await_answer(server: Toxiproxy, *, log: Path, there: Callable[[], bool], wa
         return
 
 
+class Detours:
+    """Ways to the proxies for tasks that dial each other and nothing else, in the network of each pod.
+
+    Attributes:
+        believed: what a task may believe to have dialled, by task and by the proxy that it gets to; of one that has
+            moved the address of before, too, for names are looked up now and then only.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._links: Links | None = None
+        self.believed: defaultdict[tuple[Task, str], list[str]] = defaultdict(list)
+
+    def begin(self, links: Links, addresses: Mapping[Task, str]) -> None:
+        """From now on."""
+        self._links = links
+        for task, address in addresses.items():
+            self.moved(task, address)
+
+    def moved(self, listener: Task, address: str) -> None:
+        """A task listens there now."""
+        if self._links is None:
+            return
+        for dialler in self._links.addresses:
+            if dialler != listener:
+                proxy = self._links.dialled(dialler, listener)
+                self._ask(dialler, do="divert", of=address, to=proxy)
+                self.believed[dialler, proxy].append(address)
+
+
 @contextmanager
 def proxies(
-    server: Toxiproxy | None, manifest: Manifest, addresses: Mapping[Task, str], *, launcher: Launcher, folder: Path
+    server: Toxiproxy | None,
+    manifest: Manifest,
+    addresses: Mapping[Task, str],
+    *,
+    launcher: Launcher,
+    folder: Path,
+    fixed: bool = False,
 ) -> Iterator[Links]:
     """A proxy for each ordered pair of tasks, or one for each; should psconform go away, the keeper deletes them.
 
     Containers have a server of their own on the network of the run, which ends with them; processes are given one.
+    ``fixed``: tasks dial each other, and get to the proxies all the same.
     """
     if isinstance(launcher, DockerLauncher):
         url, host = launcher.toxiproxy()
         own = Toxiproxy(url)
         _await_answer(own, log=log_of(folder, TOXIPROXY), there=launcher.toxiproxy_runs, wait=time.sleep)
-        traffic = InPods(launcher.ask_pod, list(addresses))
+        detours = Detours(launcher.ask_pod)
+        traffic = InPods(launcher.ask_pod, list(addresses), diverted=detours.believed)
         named, shared = launcher.named, manifest.shared_spec
         with Links(own, manifest.run, addresses, shared=shared, traffic=traffic, host=host, named=named) as links:
+            if fixed:
+                links.moved = detours.moved
+                detours.begin(links, addresses)
             yield links
         return
     assert server is not None

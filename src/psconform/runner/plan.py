@@ -16,6 +16,7 @@ from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout
+from ..targets.compose import PREFIX, load_compose
 from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
 from ..targets.target import Target
@@ -125,7 +126,7 @@ class Plan:
         never = any(fault.outside for fault in self.faults)
         parts += ["--checkpoint-every", often] if often != "0" or never else []
         parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
-        parts += ["--launcher", DOCKER] if self.containers is not None else []
+        parts += ["--launcher", DOCKER] if self.containers is not None and not self.containers.boxes else []
         parts += ["--image", self.containers.image] if self.containers is not None and self.containers.image else []
         return shlex.join(parts)
 
@@ -194,6 +195,8 @@ def make_plan(
     check_types(texts=texts, whole=whole, numbers=numbers)
     if not isinstance(layout, str | Layout):
         raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
+    services = load_compose(Path(target.removeprefix(PREFIX))) if target.startswith(PREFIX) else None
+    layout = services.layout if services is not None and layout == "default" else layout
     file = read_layout(Path(layout)) if isinstance(layout, str) and layout.endswith(".toml") else None
     shape = (
         layout
@@ -240,6 +243,7 @@ def make_plan(
             raise BadInput(option, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
+    found.fits(shape)
     found.claimed(shape)
     containers = containers_of(launcher, image, limits=() if file is None else file.limits, layout=shape, target=found)
     by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers is not None)

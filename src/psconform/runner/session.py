@@ -49,7 +49,7 @@ class Session:
         key = _key(plan)
         if key not in self._launchers:
             self._launchers[key] = (
-                DockerLauncher(image=key.image, limits=dict(key.limits), gpus=key.gpus)
+                DockerLauncher(image=key.image, limits=dict(key.limits), gpus=key.gpus, boxes=dict(key.boxes))
                 if isinstance(key, Containers)
                 else LocalLauncher(preload=key)
             )

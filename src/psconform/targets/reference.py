@@ -11,6 +11,7 @@ from ..errors import BadInput
 from ..layout import Layout
 from ..probe import UNIT
 from ..workloads import WORKLOADS
+from .compose import PREFIX, load_compose
 from .defects import DEFECTS, Defect
 from .target import OPTIONS, Job, Target
 from .toml import load_target
@@ -136,12 +137,16 @@ REGISTERED = {"reference": "the minimal TensorFlow ps/worker trainer that comes 
 def find_target(
     name: str, *, defect: str = "", layout: Layout | None = None, steps: int | None = None, **options: str
 ) -> Target:
-    """A registered target by name, or the target file at that path; raises BadInput.
+    """A registered target by name, ``compose:FILE``, or the target file at that path; raises BadInput.
 
     The layout, the steps and the other options (workload, compression) are those in which a defect is to show.
     """
     if name == "reference":
         return reference(defect, layout=layout, steps=steps, **options)
+    if name.startswith(PREFIX):
+        if defect:
+            raise BadInput("--defect", "only the reference trainer has seeded defects", value=defect)
+        return load_compose(Path(name.removeprefix(PREFIX)))
     path = Path(name)
     if not path.is_file() and not name.endswith(".toml"):
         hint = "Or give the path of a target.toml"

@@ -108,9 +108,17 @@ class Target:
     push_alone: bool = False
     image: str = ""
 
+    @property
+    def fixed(self) -> bool:
+        """Nobody tells its tasks where the others are: they know each other by name."""
+        return False
+
     def uses(self, placeholder: str) -> bool:
         """A command or an environment value of a job contains it."""
         return any(job.uses(placeholder) for job in self.jobs.values())
+
+    def fits(self, layout: Layout) -> None:
+        """Raises BadInput if this target is of another cluster; most are of any."""
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -67,10 +67,15 @@ def load_target(path: Path) -> Target:
         raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(str(path), f"is not TOML: {error}") from None
+    return target_from(path, raw)
+
+
+def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
+    """The target that a table describes, which stands in a file, ``within`` another table maybe; raises BadInput."""
     try:
         file = _File.model_validate(raw)
     except ValidationError as error:
-        raise _bad_field(path, error) from None
+        raise _bad_field(path, error, within=within) from None
     here = path.resolve().parent
     claims = _claims(path, file.claims)
     for reduction in file.reductions:
@@ -150,16 +155,16 @@ def _claims(path: Path, tables: dict[str, dict[str, str]]) -> dict[str, Claims]:
     return claims
 
 
-def _bad_field(path: Path, error: ValidationError) -> BadInput:
+def _bad_field(path: Path, error: ValidationError, *, within: str = "") -> BadInput:
     """The first of pydantic's complaints, in our form."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    place = f"{path}: {where}"
+    place = f"{path}: {within}{where}"
     if first["type"] == "missing":
         return BadInput(place, "is missing", hint="docs/targets.md shows a complete file")
     if first["type"] == "extra_forbidden":
         return BadInput(
-            f"{path}: {'.'.join(map(str, first['loc'][:-1])) or 'top level'}",
+            f"{path}: {within}{'.'.join(map(str, first['loc'][:-1])) or 'top level'}",
             "unknown field",
             value=str(first["loc"][-1]),
             choices=_fields(first["loc"][:-1]),

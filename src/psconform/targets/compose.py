@@ -1,0 +1,228 @@
+"""``compose:FILE``: somebody's Compose file as a target. Its services with a label ``psconform.task`` are the tasks.
+
+The file is read with whichever Compose is here, the plugin (``docker compose``) or the older program
+(``docker-compose``), and never written to. psconform starts the containers itself, for there are proxies, rules and a
+helper between them; it takes of a service what is in ``TAKEN``, and refuses what it would have to leave out.
+
+Variables such as ``${PSCONFORM_STEPS:-200}`` stand for the placeholders of a target file; by hand they have defaults.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from ..layout import Command, Layout, Task
+from ..probe import UNIT
+from .compose_file import parse_size, read_extension, resolve
+from .target import PLACEHOLDERS, Addresses, Target, fill, tf_config
+from .toml import target_from
+
+PREFIX = "compose:"
+TASK_LABEL, PORT_LABEL, EXTENSION = "psconform.task", "psconform.port", "x-psconform"
+PORT = 2222
+TAKEN = (
+    *("command", "cpus", "entrypoint", "environment", "image", "labels", "mem_limit", "shm_size", "working_dir"),
+    "deploy.resources.limits",
+)
+LEFT = frozenset(
+    (
+        *("build", "container_name", "depends_on", "env_file", "expose", "healthcheck", "hostname", "init", "logging"),
+        *("networks", "ports", "profiles", "pull_policy", "restart", "stdin_open", "stop_grace_period", "stop_signal"),
+        *("cap_drop", "platform", "read_only", "security_opt", "tmpfs", "tty", "user"),
+    )
+)
+"""What says how a service is started and reached, which is psconform's to decide, or which privileges it lacks."""
+_MARK = "PsConformStandsFor"
+_MARKED = re.compile(rf"{_MARK}_([a-z_]+)_")
+HOSTS = ("ps_hosts", "worker_hosts", "hosts")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What of a service its task's container has; of numbers, 0: not said.
+
+    ``entrypoint``: the command takes the place of the image's; else it is what the image's is given, if anything.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...] = ()
+    entrypoint: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    working_dir: str = ""
+    port: int = PORT
+    cpus: float = 0.0
+    memory: int = 0
+    shared_memory: int = 0
+
+
+@dataclass(frozen=True)
+class ComposeTarget(Target):
+    """A target whose tasks are services, each with a command of its own.
+
+    ``fixed``: they know each other by the names of the services, whatever they are told.
+    """
+
+    services: Mapping[Task, Service] | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Nobody tells its tasks where the others are."""
+        return not self.tf_config and not any(self.uses(name) for name in HOSTS)
+
+    @property
+    def layout(self) -> str:
+        """The layout that the file has."""
+        tasks = self.services or {}
+        return ",".join(f"{job}={sum(task.job == job for task in tasks)}" for job in ("ps", "worker"))
+
+    def fits(self, layout: Layout) -> None:
+        """Raises BadInput if it is another cluster than the file's."""
+        if set(layout.tasks) != set(self.services or {}):
+            raise BadInput("--layout", "is not that of the Compose file", value=layout.text, choices=(self.layout,))
+
+    def command(
+        self,
+        task: Task,
+        addresses: Addresses,
+        *,
+        layout: Layout,
+        workload: Mapping[str, str | int | float],
+        listens: str = "",
+    ) -> Command:
+        """The command of a task's service, with what its variables stand for; empty: the image's."""
+        service = (self.services or {})[task]
+        values = self._values(task, addresses, layout=layout, workload=workload, listens=listens or addresses[task])
+        env = {key: fill(text, values, place=f"{service.name}: {key}") for key, text in service.env}
+        if self.tf_config:
+            env["TF_CONFIG"] = tf_config(task, addresses)
+        argv = tuple(fill(part, values, place=f"{service.name}: command") for part in service.command)
+        return Command(argv, tuple(env.items()), "", service.working_dir or "/")
+
+
+def load_compose(path: Path) -> ComposeTarget:
+    """Read a Compose file.
+
+    Raises:
+        BadInput: it cannot be read, or says something that a judged run cannot do; names the service and the field.
+        PsconformError: there is no Compose.
+    """
+    variables = {f"PSCONFORM_{name.upper()}": f"{_MARK}_{name}_" for name in PLACEHOLDERS}
+    said = resolve(path, variables)
+    services: dict[Task, Service] = {}
+    for name, content in (said.get("services") or {}).items():
+        label = _pairs(content.get("labels")).get(TASK_LABEL)
+        if label is None:
+            continue
+        place = f"{path}: services.{name}.labels"
+        task = Task.parse(label, place=place)
+        if task in services:
+            raise BadInput(place, f"{services[task].name} is {TASK_LABEL}, too", value=label)
+        services[task] = _service(content, name=name, place=f"{path}: services.{name}")
+    _check_tasks(path, services)
+    raw = read_extension(path, EXTENSION)
+    rate = raw.pop("learning_rate", None)
+    target = _described(path, raw, services)
+    found = ComposeTarget(**target, services=dict(sorted(services.items())))
+    if rate is not None:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e6:
+            raise BadInput(f"{path}: {EXTENSION}.learning_rate", "must be a positive number", value=rate)
+        return replace(found, unit=lambda layout: UNIT * rate / _share(found, layout))
+    if found.fixed:
+        told = "Have it told where the others are (${PSCONFORM_PS_HOSTS:-...}, or tf_config: true)"
+        hint = f"{told}, or say {EXTENSION}.learning_rate"
+        raise BadInput(str(path), "is one cluster for good, so nobody can calibrate it with one worker", hint=hint)
+    return found
+
+
+def _described(path: Path, raw: dict[str, Any], services: Mapping[Task, Service]) -> dict[str, Any]:
+    """What a target file would say, of the extension and of what the services' commands contain."""
+    jobs = raw.pop("jobs", {})
+    if not isinstance(jobs, dict):
+        raise BadInput(f"{path}: {EXTENSION}.jobs", "must be a table", value=jobs)
+    made: dict[str, Any] = {job: dict(jobs[job]) for job in jobs if isinstance(jobs[job], dict)}
+    for task, service in services.items():
+        words = [*service.command, *(text for _, text in service.env)]
+        job = made.setdefault(task.job, {})
+        job["command"] = [*job.get("command", []), *words] or [service.name]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().parent.name).strip("-._") or "compose"
+    target = target_from(path, {"name": name, "tf_config": False, **raw, "jobs": made}, within=f"{EXTENSION}.")
+    described = {field: getattr(target, field) for field in Target.__dataclass_fields__}
+    return described | {"source": f"{PREFIX}{path.resolve()}"}
+
+
+def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
+    """One labelled service; raises BadInput for what would have to be left out."""
+    given, deploy = _said(content), _said(content.get("deploy") or {})
+    given.pop("deploy", None)
+    resources = _said(deploy.pop("resources", {}))
+    limits = _said(resources.pop("limits", {}))
+    others = {f"deploy.{key}": value for key, value in deploy.items()}
+    others |= {f"deploy.resources.{key}": value for key, value in resources.items()}
+    others |= {f"deploy.resources.limits.{key}": limits[key] for key in limits.keys() - {"cpus", "memory"}}
+    for key, value in (given | others).items():
+        if key not in TAKEN and key not in LEFT and not key.startswith("x-"):
+            raise BadInput(f"{place}.{key}", "cannot be had in a judged run", value=value, choices=TAKEN)
+    if not given.get("image"):
+        raise BadInput(f"{place}.image", "is missing", hint="Build it, and name it here: psconform starts containers")
+    entrypoint, command = (_words(given.get(key)) for key in ("entrypoint", "command"))
+    port = _pairs(given.get("labels")).get(PORT_LABEL, str(PORT))
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise BadInput(f"{place}.labels.{PORT_LABEL}", "must be a port", value=port)
+    cpus = given.get("cpus") or limits.get("cpus") or 0
+    return Service(
+        name=name,
+        image=str(given["image"]),
+        command=tuple(map(_template, (*entrypoint, *command))),
+        entrypoint=bool(entrypoint),
+        env=tuple((key, _template(text)) for key, text in _pairs(given.get("environment")).items()),
+        working_dir=str(given.get("working_dir", "")),
+        port=int(port),
+        cpus=float(cpus),
+        memory=parse_size(given.get("mem_limit") or limits.get("memory", 0), place=f"{place}.mem_limit"),
+        shared_memory=parse_size(given.get("shm_size", 0), place=f"{place}.shm_size"),
+    )
+
+
+def _said(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not empty: Compose prints much that nobody has said."""
+    return {key: value for key, value in content.items() if value not in (None, [], {}, False, "")}
+
+
+def _check_tasks(path: Path, services: Mapping[Task, Service]) -> None:
+    """Raises BadInput unless tasks are numbered from 0, and there is a worker."""
+    counts = {job: sorted(task.index for task in services if task.job == job) for job in ("ps", "worker")}
+    wrong = [str(task) for task in services if task.job not in counts]
+    if wrong or any(found != list(range(len(found))) for found in counts.values()) or not counts["worker"]:
+        named = ", ".join(sorted(map(str, services))) or "none"
+        hint = f"Label services {TASK_LABEL}: ps:0, worker:0, worker:1 and so on"
+        raise BadInput(f"{path}: services", "are no cluster of ps and workers, each from 0", value=named, hint=hint)
+
+
+def _words(given: Any) -> list[str]:
+    """A command as Compose has it: words, or a line that a shell would split."""
+    return shlex.split(given) if isinstance(given, str) else [str(word) for word in given or ()]
+
+
+def _pairs(given: Any) -> dict[str, str]:
+    """Labels, or an environment: a mapping, or a list of NAME=VALUE; what has no value is left out."""
+    if isinstance(given, Mapping):
+        return {str(key): str(value) for key, value in given.items() if value is not None}
+    return dict(item.split("=", 1) for item in given or () if "=" in item)
+
+
+def _template(text: str) -> str:
+    """Braces are braces, and what stands for a placeholder is one; Compose doubles each dollar of what it prints."""
+    plain = text.replace("$$", "$").replace("{", "{{").replace("}", "}}")
+    return _MARKED.sub(r"{\1}", plain)
+
+
+def _share(target: Target, layout: Layout) -> int:
+    mean = layout.update == "sync" and target.claimed(layout).reduction == "mean"
+    return layout.per_round if mean else 1
