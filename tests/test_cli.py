@@ -101,6 +101,7 @@ def test_doctor():
         "pyroute2",
         "fuse",
         "docker",
+        "compose",
         "toxiproxy",
         "faketime",
         "gpus",
