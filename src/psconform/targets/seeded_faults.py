@@ -62,7 +62,7 @@ FAULTY: dict[str, Defect] = {
     "ack-early": Defect(
         "a worker records success before it delivers; started again, it goes on after the last that it recorded",
         "R1",
-        (*LOST, "M1"),  # what it reads when it is back lacks what it believes to have pushed
+        (*LOST, "M1", "A7"),  # what it reads when it is back lacks what it believes to have pushed
         workers=2,
         steps=40,
         kill=("worker:1@delivering:30",),
@@ -145,7 +145,7 @@ FAULTY: dict[str, Defect] = {
     "joins-blind": Defect(
         "a worker that comes back pushes its first gradient before it has read anything",
         "M1",
-        ("S1",),
+        ("S1", "R6"),  # nothing tells it that there was a rollback
         workers=2,
         steps=40,
         kill=("worker:1@30",),
@@ -258,7 +258,7 @@ FAULTY: dict[str, Defect] = {
     "timeout-drops": Defect(
         "a push that has timed out is taken for failed: its gradient is skipped, and the step recorded as any other",
         "R1",
-        (*LOST, "S3"),  # one ps may have had it
+        (*LOST, "S3", "R4"),  # one ps may have had it; and it is in what a checkpoint says that it has
         workers=2,
         steps=40,
         faults=('kind = "stall", links = "mute worker:1", at = 20, for = "4s"',),
