@@ -1,6 +1,7 @@
-"""Whether the reference trainer survives drawn fault plans: 500 of them, over its modes.
+"""Whether the reference trainer survives drawn fault plans: 500 of them, over its modes; 100 in containers.
 
-``python benchmarks/survival.py`` runs real clusters and prints a table; ``--write docs/survival.md`` writes it. It
+``python benchmarks/survival.py`` runs real clusters and prints a table; ``--write docs/survival.md`` writes it;
+``--launcher docker`` runs them in containers, with what only those have among the faults. It
 resumes where it stopped, as detection.py does. Exit code 1 if a guarantee was violated or more than one run in a
 hundred was undecided, 2 if runs are missing (--budget, Ctrl-C), else 0.
 """
@@ -21,8 +22,11 @@ from detection import Case, measure, run_case, share, stamp, where
 from machine import paragraph
 from rich.console import Console
 
+from psconform.launchers.launcher import DOCKER, LAUNCHERS, PROCESS
+
 STORE = Path(__file__).parent / ".detection" / "survival.jsonl"
 RUNS, STEPS = 500, 40
+IN_CONTAINERS = 100
 UNDECIDED = 0.01
 MODES: dict[str, dict[str, Any]] = {
     "sync": {"update": "sync"},
@@ -38,7 +42,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def cases_of(runs: int) -> list[Case]:
+def cases_of(runs: int, *, launcher: str = PROCESS) -> list[Case]:
     """Each drawn from its own seed: mode, layout, how often there is a checkpoint; and the plan, by psconform."""
     cases = []
     for seed in range(runs):
@@ -47,6 +51,7 @@ def cases_of(runs: int) -> list[Case]:
         options = {key: value for key, value in MODES[mode].items() if key != "update"}
         options |= {"layout": f"ps={generator.randint(1, 3)},worker={generator.randint(2, 3)}", "steps": STEPS}
         options |= {"faults": "random", "checkpoint_every": generator.randint(3, 15)}
+        options |= {"launcher": launcher} if launcher != PROCESS else {}
         cases.append(Case(defect="", update=str(MODES[mode]["update"]), seed=seed, options=options))
     return cases
 
@@ -85,17 +90,20 @@ def table(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
-def page(results: list[Result], *, asked: int, command: str) -> str:
-    """docs/survival.md."""
+def page(results: list[Result], *, asked: int, command: str, launcher: str = PROCESS) -> str:
+    """docs/survival.md, or docs/survival-containers.md."""
+    where_else = "" if launcher == PROCESS else ", of packets and of containers"
     minutes = sum(result["times_s"].get("ended", 0.0) for result in results) / 60
     about = paragraph(
-        "Five faults or more of processes and of the network, drawn from the seed (`--faults random`, all kinds),",
-        "strike the reference trainer while it trains; the layout (1 to 3 ps, 2 or 3 workers) and the interval of",
-        "checkpoints are drawn, too. *Violated*: a guarantee did not hold, hangs among them. *Undecided*: nothing can",
-        "be said, mostly because a fault was not seen to touch anything. The bound is one-sided and exact (Clopper and",
+        f"Five faults or more of processes and of the network{where_else}, drawn from the seed (`--faults random`,",
+        "all kinds), strike the reference trainer while it trains; the layout (1 to 3 ps, 2 or 3 workers) and the",
+        "interval of checkpoints are drawn, too. *Violated*: a guarantee did not hold, hangs among them. *Undecided*:",
+        "nothing can be said, mostly because a fault was not seen to touch anything. The bound is one-sided and exact",
+        "(Clopper and",
         f"Pearson). The clusters ran for {minutes:.0f} minutes in all.",
     )
-    lines = ["<!-- written by benchmarks/survival.py --write -->\n", "# What the reference trainer survives\n"]
+    title = "# What the reference trainer survives" + ("" if launcher == PROCESS else " in containers")
+    lines = ["<!-- written by benchmarks/survival.py --write -->\n", f"{title}\n"]
     lines += [about, table(results), ""]
     noted = [describe(result) for result in results if ended(result) != "survived"]
     noted = [line.partition(" (/")[0] for line in noted]  # where the folders lie is of no use to others
@@ -107,17 +115,19 @@ def page(results: list[Result], *, asked: int, command: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing, print the table; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"drawn plans (default {RUNS})")
+    parser.add_argument("--runs", type=int, help=f"drawn plans (default {RUNS}, in containers {IN_CONTAINERS})")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default=PROCESS, help=f"where tasks run (default {PROCESS})")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
     parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/survival.md")
     options = parser.parse_args(arguments)
+    options.runs = (IN_CONTAINERS if options.launcher == DOCKER else RUNS) if options.runs is None else options.runs
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     if options.write and options.share.step:
         parser.error("--write is for all of them: without --share")
-    cases = cases_of(options.runs)[options.share]
+    cases = cases_of(options.runs, launcher=options.launcher)[options.share]
     results = measure(
         cases,
         store=options.store,
@@ -131,8 +141,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     sys.stdout.write(table(results) + "\n")
     if options.write:
-        command = f"python benchmarks/survival.py --runs {options.runs} --write {options.write}"
-        options.write.write_text(page(results, asked=len(cases), command=command), encoding="utf-8")
+        launched = "" if options.launcher == PROCESS else f" --launcher {options.launcher}"
+        command = f"python benchmarks/survival.py --runs {options.runs}{launched} --write {options.write}"
+        text = page(results, asked=len(cases), command=command, launcher=options.launcher)
+        options.write.write_text(text, encoding="utf-8")
     counts = Counter(map(ended, results))
     if counts["violated"] or counts["undecided"] > UNDECIDED * len(results):
         return 1

@@ -1,12 +1,15 @@
 """Clusters in containers: judged as those of processes are, and nothing of them is left, however psconform ends."""
 
 import json
+import re
 import signal
+import subprocess
 import time
 
 import psutil
 import pytest
 
+from psconform.api import check
 from psconform.launchers.engine import engine
 from psconform.runner.session import Session
 
@@ -38,8 +41,11 @@ def training(process, folder):
     wait_for(pushed, "training did not begin")
 
 
-def owners():
-    return {said["Labels"]["psconform.owner"] for said in engine().containers(filters={"label": "psconform.owner"})}
+def running(run):
+    """Tasks of a run of which something runs; of what was paused nothing can die."""
+    found = engine().containers(filters={"label": f"psconform.run={run}"})
+    paused = {said["Labels"]["psconform.task"] for said in found if said["State"] == "paused"}
+    return {said["Labels"]["psconform.task"] for said in found} - paused
 
 
 @pytest.mark.parametrize("update", ["sync", "async"])
@@ -101,30 +107,68 @@ def test_ctrl_c_leaves_nothing_and_a_record(tmp_path, psconform, left_behind):
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
 
 
-def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform, left_behind):
+LASTING = "".join(
+    f'[[fault]]\nkind = "{kind}"\n{of}\nat = "worker:0@{step}"\nfor = "3600s"\n'
+    for kind, of, step in (
+        ("rate", 'task = "ps:0"\nkbit_per_s = 2000', 5),
+        ("stall", 'links = "isolate worker:2"', 6),
+        ("pause", 'task = "worker:1"', 7),
+        ("drop", 'links = "worker:0->ps:0"', 9),
+    )
+)
+"""Nothing trains any more: what is set stays until somebody takes it away."""
+
+
+def of_the_host():
+    """Rules and queueing disciplines of this machine, without the counts of packets."""
+    said = (["iptables-save"], ["tc", "qdisc", "show"], ["ip", "-o", "link", "show"])
+    texts = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for words in said]
+    lines = [line for text in texts for line in text.splitlines() if not line.startswith("#")]
+    return sorted(re.sub(r"\[\d+:\d+\]", "", line) for line in lines)
+
+
+def broken(psconform, tmp_path):
+    """psconform, while a rate, a partition, a drop and a pause are in effect; and its run folder."""
     folder = tmp_path / "r"
-    plan = '[[fault]]\nkind = "stall"\nlinks = "worker:1->ps:0"\nat = 5\nfor = "3600s"'
-    (tmp_path / "plan.toml").write_text(plan)
-    options = ("--faults", str(tmp_path / "plan.toml"), "--steps", "100000", "--out", str(folder))
-    process = psconform("run", "reference", *SMALL, *options)
+    (tmp_path / "plan.toml").write_text(LASTING)
+    layout = ("--layout", "ps=1,worker=3", "--launcher", "docker", "--update", "async")
+    options = ("--faults", str(tmp_path / "plan.toml"), "--steps", "20000", "--out", str(folder))
+    process = psconform("run", "reference", *layout, *options)
     training(process, folder)
+
+    def struck():
+        assert process.poll() is None, process.communicate()
+        events = (folder / "events" / "psconform-0.jsonl").read_text(encoding="utf-8")
+        return all(f'"fault":"{kind}"' in events for kind in ("rate", "stall", "drop", "pause"))
+
+    wait_for(struck, "not all was broken")
+    return process, folder
+
+
+def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform, left_behind):
+    before = of_the_host()
+    process, folder = broken(psconform, tmp_path)
+    assert of_the_host() != before
     process.kill()
     wait_for(lambda: not left_behind(), "something was left")
+    wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
+    assert check(folder).exit_code == 2  # and it can be judged
 
 
 def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_path, psconform, left_behind):
-    folder = tmp_path / "r"
-    process = psconform("run", "reference", *SMALL, "--steps", "100000", "--out", str(folder))
-    training(process, folder)
+    before = of_the_host()
+    process, folder = broken(psconform, tmp_path)
     for child in (*psutil.Process(process.pid).children(), psutil.Process(process.pid)):
         child.kill()
     process.wait()
-    wait_for(lambda: not owners(), "containers run without their psconform")
+    run = json.loads((folder / "manifest.json").read_text())["run"]
+    wait_for(lambda: not running(run), "containers run without their psconform")
     assert left_behind()
     done = psconform("clean")
     out, _ = done.communicate(timeout=WAIT_S)
-    assert f"removed container psconform-{json.loads((folder / 'manifest.json').read_text())['run']}-ps-0\n" in out
+    assert f"removed container psconform-{run}-ps-0\n" in out
     assert not left_behind()
+    wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
 
 
 def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, left_behind):

@@ -6,6 +6,7 @@ index that uses, so the same Dockerfile builds with a registry and without one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -31,7 +32,8 @@ DEBIAN = f"{LABEL}/base:bookworm"
 PYTHON = "3.11"
 """Of all three of them: the wheels are for it."""
 TRAINER, TOXIPROXY = "trainer", "toxiproxy"
-KIND_LABEL, CODE_LABEL, VERSION_LABEL = f"{LABEL}.image", f"{LABEL}.code", "org.opencontainers.image.version"
+KIND_LABEL, CODE_LABEL, STAGE_LABEL = f"{LABEL}.image", f"{LABEL}.code", f"{LABEL}.stage"
+VERSION_LABEL = "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
 WORDS = ("errors", "layout", "models", "optimizers", "probe", "times", "trained", "version")
 HELPER_CODE = ("mangler", "pod", "rules", "traffic")
@@ -84,6 +86,7 @@ def build(*, base: str = "", gpu: bool = False, toxiproxy: Path, say: Say = lamb
         if gpu:
             labels["BASE"] = _base(SLIM, fixed=False, gpu=False, say=say)
         _build(folder / TOXIPROXY, tag=toxiproxy_image(), arguments=labels, say=say)
+    _tidy()
     names = {trainer_image(gpu=gpu), toxiproxy_image()}
     return [image for image in images() if image.name in names]
 
@@ -98,7 +101,7 @@ def images() -> list[Image]:
             Image(
                 tag,
                 said["Labels"][KIND_LABEL],
-                said["Labels"].get("org.opencontainers.image.version", ""),
+                said["Labels"].get(VERSION_LABEL, ""),
                 said["Size"],
             )
             for tag, said in named
@@ -257,6 +260,19 @@ def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say) -> No
                 say(f"{tag}: {text}")
             elif text and not text.startswith(("--->", "Removing intermediate container")):
                 last = text.splitlines()[-1]
+
+
+def _tidy() -> None:
+    """Remove what earlier builds have left without a name: images that were replaced, and build stages but the last.
+
+    What a container is of stays; the next build tidies that, too.
+    """
+    api = engine()
+    left = api.images(filters={"dangling": True, "label": KIND_LABEL}, quiet=True)
+    stages = sorted(api.images(filters={"dangling": True, "label": STAGE_LABEL}), key=lambda said: -said["Created"])
+    for image in (*left, *(said["Id"] for said in stages[1:])):
+        with contextlib.suppress(PsconformError), told(f"image {image} cannot be removed"):
+            api.remove_image(image)
 
 
 def docker_folder() -> Path:
