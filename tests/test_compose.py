@@ -96,6 +96,7 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
     made = {part["container"]: part["create"] for part in dry_run(plan) if "container" in part}
     server, worker = made["psconform-RUN-ps-0"], made["psconform-RUN-worker-0"]
     assert "entrypoint" not in server
+    assert '"ps": ["ps-0:3333"]' in worker["environment"]["TF_CONFIG"]
     assert server["command"][0] == "serve"
     assert (server["image"], worker["working_dir"]) == ("team/trainer:1", "/app")
     assert worker["entrypoint"][:2] == ["python", "train.py"]
@@ -149,6 +150,12 @@ def test_a_cluster_for_good_says_its_learning_rate(file):
     target = load_compose(file(FILE.replace("  tf_config: true\n", "  learning_rate: 0.5\n")))
     assert target.fixed
     assert target.unit(Layout(ps=1, workers=1, update="async")) == pytest.approx(0.5 * 840)
+
+
+def test_a_folder_of_this_machine_is_not_there(file, tmp_path):
+    path = file(FILE.replace("train.py", "PsConformStandsFor_here_/train.py"))
+    with pytest.raises(BadInput, match=r"takes \{here\}, a folder of this machine"):
+        make_plan(f"compose:{path}", out=tmp_path / "run", update="async")
 
 
 def test_without_compose_it_is_said_how_to_get_one(file, program):

@@ -26,8 +26,8 @@ def table(judged: Judged) -> Text:
     text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
     text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else ""))
     text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
-    if emulated := judged.history.devices:
-        where = "; ".join(f"worker:{index} on {', '.join(names)}" for index, names in sorted(emulated.items()))
+    if devices := judged.history.devices:
+        where = "; ".join(f"worker:{index} on {', '.join(names)}" for index, names in sorted(devices.items()))
         text.append(f"  devices{' (emulated GPUs)' if layout.emulated else ''}: {where}\n")
     for fault in judged.history.faults:
         text.append(f"  fault: {fault.what}: {fault.evidence}")

@@ -41,6 +41,10 @@ def containers_of(
     """
     if launcher not in LAUNCHERS:
         raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
+    if (launcher == DOCKER or isinstance(target, ComposeTarget)) and target.uses("here"):
+        problem = f"a command of {target.name} takes {{here}}, a folder of this machine, which containers do not see"
+        hint = "Name an image that has what it needs (--image), and where that is in it"
+        raise BadInput("--launcher", problem, value=DOCKER, hint=hint)
     if isinstance(target, ComposeTarget):
         for option, given in (("--image", image), ("--layout", "; ".join(job for job, _ in limits))):
             if given:
@@ -56,10 +60,6 @@ def containers_of(
             problem = f"limits {said} of a {job}, and processes are not limited"
             raise BadInput("--layout", problem, value=layout.text, hint=f"Give --launcher {DOCKER}")
         return None
-    if target.uses("here"):
-        problem = f"a command of {target.name} takes {{here}}, a folder of this machine, which containers do not see"
-        hint = "Name an image that has what it needs (--image), and where that is in it"
-        raise BadInput("--launcher", problem, value=launcher, hint=hint)
     return Containers(image=image or target.image, limits=limits, gpus=layout.gpus > 0 and not layout.emulated)
 
 

@@ -71,11 +71,12 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     proxied = any(fault.proxied for fault in plan.faults)
     view = View(python="python3", seen=cluster.seen, named=str)
     boxes = dict(chosen.boxes)
+    listens = {task: f"{task.slug}:{boxes[task].port if boxes else PORT}" for task in plan.layout.tasks}
     helpers = [cluster.helper(task, alias=boxes[task].alias if boxes else "") for task in plan.layout.tasks]
     tasks = []
     for task in plan.layout.tasks:
-        others = {other: f"{TOXIPROXY.slug}:PORT" if proxied else f"{other.slug}:{PORT}" for other in plan.layout.tasks}
-        own_address = f"{task.slug}:{PORT}"
+        others = dict.fromkeys(listens, f"{TOXIPROXY.slug}:PORT") if proxied else listens
+        own_address = listens[task]
         known = others | {task: own_address}
         command = command_of(plan.target, manifest, task, known, listens=own_address, view=view)
         control = f"unix:{SHARED}/control"
