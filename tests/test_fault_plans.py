@@ -236,6 +236,18 @@ def test_no_two_drawn_faults_strike_the_same_packets():
         assert all(not one & other for n, one in enumerate(packets) for other in packets[:n])
 
 
+@pytest.mark.parametrize("seed", range(0, 600, 100))
+def test_no_toxic_ends_on_a_link_that_is_about_to_be_reset(seed):
+    """Toxiproxy 2.12 hangs then: Shopify/toxiproxy#558."""
+    together = 0
+    for plan in (drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed + n) for n in range(100)):
+        slowed = [fault for fault in plan if fault.kind in ("latency", "bandwidth", "slice")]
+        resets = [fault for fault in plan if fault.kind == "reset"]
+        together += bool(slowed and resets)
+        assert not [one for one in resets if any(set(one.links) & set(other.links) for other in slowed)]
+    assert together
+
+
 def test_one_direction_and_both():
     assert links("worker:1->ps:0") == {"worker:1->ps:0"}
     assert links(" ps:0 <-> worker:1 ") == {"worker:1->ps:0", "ps:0->worker:1"}
