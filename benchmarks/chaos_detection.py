@@ -253,13 +253,13 @@ def page(rows: list[Row], *, asked: int, place: str, command: str) -> str:
         f"`psconform shrink` leaves of the plan of the first {SHRUNK}, which must be at most {MOST_FAULTS} faults. Of",
         f"each defect, the first {REPLAYED} are run once more with the same plan, as `psconform replay` does.",
         "Poisoned gradients, workers that run out of data and damaged checkpoints are no faults that are drawn: the",
-        "defects that take one are counted in [detection.md](detection.md),",
-        "[detection-recovery.md](detection-recovery.md) and [detection-network.md](detection-network.md). The rate is",
-        "at least so much, one-sided and exact (Clopper and Pearson).",
+        "defects that take one are counted in [detection.md](detection.md) and",
+        "[detection-recovery.md](detection-recovery.md). The rate is at least so much, one-sided and exact (Clopper",
+        "and Pearson).",
     )
     lines = ["<!-- written by benchmarks/chaos_detection.py --write -->\n", "# How soon drawn faults find bugs\n"]
     lines += [about, how, tables(rows), ""]
-    if noted := remarks(rows, asked=asked):
+    if noted := [line.partition(" (/")[0] for line in remarks(rows, asked=asked)]:  # folders are of no use to others
         lines += ["To be looked at:\n", *(f"* {line}" for line in noted), ""]
     return "\n".join([*lines, paragraph(place), "```sh", command, "```"]) + "\n"
 

@@ -258,7 +258,7 @@ FAULTY: dict[str, Defect] = {
     "timeout-drops": Defect(
         "a push that has timed out is taken for failed: its gradient is skipped, and the step recorded as any other",
         "R1",
-        (*LOST, "S3", "R4"),  # one ps may have had it; and it is in what a checkpoint says that it has
+        (*LOST, "S3"),  # one ps may have had it
         workers=2,
         steps=40,
         faults=('kind = "stall", links = "mute worker:1", at = 20, for = "4s"',),
@@ -274,7 +274,7 @@ FAULTY: dict[str, Defect] = {
     "ack-from-cut": Defect(
         "a worker takes the end of the connection, in the middle of a push, for its acknowledgement",
         "R1",
-        (*LOST, "S3"),  # one ps may have had it
+        (*LOST, "S3", "R4"),  # one ps may have had it; and it is in what a checkpoint says that it has
         workers=2,
         steps=40,
         faults=('kind = "reset", links = "mute worker:1", at = 20, for = "500ms"',),
