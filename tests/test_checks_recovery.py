@@ -69,6 +69,27 @@ def test_what_is_restored_and_was_never_recorded_may_be_anything(story):
     assert not violated(judged)
 
 
+def test_what_a_new_epoch_takes_back_without_a_restore_may_be_anything(story):
+    judged = ps_lost(story, record=False)
+    of_rollbacks = {name: statuses(judged).get(name) for name in ("R3", "R4", "R6", "R7")}
+    assert set(of_rollbacks.values()) == {"unknown"}, explain(judged)
+    assert "in epoch 1 without" in explain(judged)
+    assert "nobody recorded what was restored (probe.restored)" in explain(judged)
+    assert not violated(judged)
+
+
+def test_a_new_epoch_that_takes_nothing_back_needs_no_restore(story):
+    story.step(0, 3)
+    story.step(1, 2)
+    story.checkpoint("step-3")
+    story.kill("worker:1")
+    story.epoch = 1
+    story.probes[0].epoch = 1
+    story.back(1)
+    judged = story.finish()
+    assert set(statuses(judged).values()) == {"valid"}, explain(judged)
+
+
 def test_a_worker_that_came_back_as_it_should(story):
     story.step(0, 3)
     story.step(1, 2)

@@ -55,8 +55,9 @@ def rollback(history: History) -> Verdict:
     without a restore in between, was reset silently. What a rollback took back, and was done again, is counted.
 
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
-    ``probe.epoch``; of one that does not, a rollback is a silent one. What is restored and was never recorded may have
-    been durable, or nothing at all: nobody can say.
+    ``probe.epoch``; of one that does not, a rollback is a silent one. What is restored and was never recorded, or
+    where a new epoch lacks what there was without any restore, it may have been a durable state, or none at all: nobody
+    can say.
     """
     if not history.struck:
         return not_judged("needs a fault: --kill or --stop")
@@ -79,9 +80,31 @@ def rollback(history: History) -> Verdict:
 
 
 def unrecorded(history: History) -> str:
-    """A rollback to what nobody has recorded as a checkpoint: nobody can tell whether it was one; empty: none."""
-    backs = (back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is None)
-    return next((f"{back.text}, which nobody recorded (probe.checkpoint)" for back in backs), "")
+    """A rollback to what nobody has recorded as a checkpoint, or that nobody has recorded at all; empty: none.
+
+    Nobody can tell whether it ended at a durable one.
+    """
+    backs = rollbacks(history)
+    for back in backs:
+        if back.restore.epoch and back.checkpoint is None:
+            return f"{back.text}, which nobody recorded (probe.checkpoint)"
+    begun = {back.restore.epoch for back in backs}
+    untold = (line for worker in history.workers for line in _untold(history, worker, begun))
+    return next(untold, "")
+
+
+def _untold(history: History, worker: Worker, begun: set[int]) -> Iterator[str]:
+    """Reads that lack what the read before showed, in another epoch, which no restore is said to have begun."""
+    reads = worker.reads
+    for index, cells in taken_back(reads):
+        epoch = int(reads.epoch[index])
+        if epoch != reads.epoch[index - 1] and epoch not in begun:
+            variable, peer, step = cells[0]
+            yield (
+                f"{history.where(worker, index)} read {history.variable(variable)} in epoch {epoch} without "
+                f"{history.gradient(peer, step)}, that its read before had, and nobody recorded what was restored "
+                "(probe.restored)"
+            )
 
 
 def _place(mark: Mark) -> tuple[int, int]:
