@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,20 @@ from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
 STEPS = 40
+
+
+def crossed(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """All combinations; of containers, which start cold, every second one unless all are asked for (nightly).
+
+    Each value of each factor is still there, with half of those of the others.
+    """
+    every = chosen.launcher == "process" or chosen.profile == "nightly"
+    places = product(*(range(len(factor)) for factor in factors))
+    return [
+        tuple(factor[place] for factor, place in zip(factors, at, strict=True))
+        for at in places
+        if every or sum(at) % 2 == 0
+    ]
 
 
 def trains(workload: str) -> pytest.MarkDecorator:

@@ -22,25 +22,26 @@ LAYOUT = Layout(ps=2, workers=2)
 ROLES = ("worker:1", "ps:0", "worker:0", "ps:1")
 UPDATES = ("sync", "async")
 NO_NAMES = "dns"
-Case = tuple[str, str, str]
-"""Kind, role, update mode."""
+Struck = tuple[str, str]
+"""Kind, role."""
 
 
-def cases() -> list[Case]:
-    """In nightly (so with the clusters of ci) each kind on each role in each mode; else on one role in each mode."""
+def cases() -> list[tuple[tuple[Struck, ...], str]]:
+    """In nightly each kind on each role in each mode, alone; else on one role in each mode, two kinds in a cluster."""
     kinds = [name for name, kind in KINDS.items() if kind.of in (CONTAINER, PACKETS)]
     if chosen.profile == "nightly":
-        return list(product(kinds, ROLES, UPDATES))
-    return [
-        (kind, ROLES[(number + turn) % len(ROLES)], update)
-        for number, kind in enumerate(kinds)
-        for turn, update in enumerate(UPDATES)
-    ]
+        return [(((kind, role),), update) for kind, role, update in product(kinds, ROLES, UPDATES)]
+    half = (len(kinds) + 1) // 2  # packets first: what takes a task away comes last
+    found = []
+    for turn, update in enumerate(UPDATES):
+        struck = [(kind, ROLES[(number + turn) % len(ROLES)]) for number, kind in enumerate(kinds)]
+        found += [(tuple(struck[first::half]), update) for first in range(half)]
+    return found
 
 
-def faults_of(kind: str, role: str) -> list[Fault]:
-    """One of this kind, from a third of the way. Where no name is found somebody must be dialled anew."""
-    at = When("before-push", STEPS // 3, task="worker:0")
+def faults_of(kind: str, role: str, step: int) -> list[Fault]:
+    """One of this kind, from that step on. Where no name is found somebody must be dialled anew."""
+    at = When("before-push", step, task="worker:0")
     said: dict[str, Any] = {"kind": kind, "when": at, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
         said["lasts_s"] = 2.0 if kind == NO_NAMES else 0.5
@@ -59,11 +60,13 @@ def faults_of(kind: str, role: str) -> list[Fault]:
 if chosen.launcher == "docker":
 
     @pytest.mark.parametrize(
-        ("kind", "role", "update"),
-        [pytest.param(*case, marks=survives(case[2]), id="-".join(case)) for case in cases()],
+        ("struck", "update"),
+        [pytest.param(*case, marks=survives(case[1]), id="-".join((*sum(case[0], ()), case[1]))) for case in cases()],
     )
-    def test_a_fault_of_a_container(judge: Judge, tmp_path: Path, kind: str, role: str, update: str) -> None:
+    def test_faults_of_containers(judge: Judge, tmp_path: Path, struck: tuple[Struck, ...], update: str) -> None:
         """R1 to R4, R6, R7, L1, S1, S3 to S5, A1, A2, A5 to A7, C3."""
-        must_survive(
-            judge, faults_of(kind, role), folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7
-        )
+        steps = (STEPS // 4, STEPS // 2)
+        faults = [
+            fault for (kind, role), step in zip(struck, steps, strict=False) for fault in faults_of(kind, role, step)
+        ]
+        must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)

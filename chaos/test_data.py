@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from psconform.plugin import chosen
 from psconform.targets.reference import find_target
 
 from .covering import UPDATE
-from .survive import STEPS, Judge, must_survive
+from .survive import STEPS, Judge, crossed, must_survive
 
 LAYOUT = Layout(ps=2, workers=3)
 TARGET = find_target(chosen.target)
@@ -26,15 +28,18 @@ def promises(update: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(lacks, reason=f"the target has no [claims.{update}], or no ps")
 
 
+def in_modes(*factors: Sequence[str]) -> list[Any]:
+    """All combinations, in each update mode."""
+    return [pytest.param(*case, marks=promises(case[0])) for case in crossed(UPDATE, *factors)]
+
+
 def broken(judge: Judge, folder: Path, fault: str, *, update: str) -> None:
     """Run one cluster with this fault."""
     faults = parse_plan(f"fault = [{{{fault}}}]", place="case", layout=LAYOUT, steps=STEPS)
     must_survive(judge, faults, folder=folder, layout=LAYOUT.text, update=update)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf"])
-@pytest.mark.parametrize("task", WORKER)
-@pytest.mark.parametrize("update", [pytest.param(update, marks=promises(update)) for update in UPDATE])
+@pytest.mark.parametrize(("update", "task", "value"), in_modes(WORKER, ("nan", "inf")))
 def test_a_gradient_is_not_finite(judge: Judge, tmp_path: Path, update: str, task: str, value: str) -> None:
     """C3: it is kept out of the parameters, and somebody says so within a step."""
     fault = f'kind = "poison", task = "{task}", at = {STEPS // 3}, value = "{value}"'
@@ -42,8 +47,7 @@ def test_a_gradient_is_not_finite(judge: Judge, tmp_path: Path, update: str, tas
 
 
 @pytest.mark.skipif(not TARGET.batches, reason="its workers do not look how much data they have (batches = true)")
-@pytest.mark.parametrize("task", WORKER)
-@pytest.mark.parametrize("update", [pytest.param(update, marks=promises(update)) for update in UPDATE])
+@pytest.mark.parametrize(("update", "task"), in_modes(WORKER))
 def test_a_worker_has_no_data_any_more(judge: Judge, tmp_path: Path, update: str, task: str) -> None:
     """M2, L1: the others go on without it, and nothing of what it has done is lost."""
     broken(judge, tmp_path, f'kind = "out-of-data", task = "{task}", at = {STEPS // 2}', update=update)

@@ -11,16 +11,21 @@ from psconform.faults.kinds import KINDS, usual_amounts
 from psconform.faults.when import When
 from psconform.layout import Task
 
-from .survive import STEPS, Judge, must_survive, survives
+from .survive import STEPS, Judge, crossed, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
-BOTH = [pytest.param(mode, marks=survives(mode)) for mode in ("sync", "async")]
+BOTH = ("sync", "async")
 
 
-@pytest.mark.parametrize("kind", ["truncate", "flip"])
-@pytest.mark.parametrize("update", BOTH)
+def in_modes(*kinds: str) -> pytest.MarkDecorator:
+    """Each kind in each update mode."""
+    cases = [pytest.param(*case, marks=survives(case[0])) for case in crossed(BOTH, kinds)]
+    return pytest.mark.parametrize(("update", "kind"), cases)
+
+
+@in_modes("truncate", "flip")
 def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     judge: Judge, tmp_path: Path, update: str, kind: str
 ) -> None:
@@ -39,15 +44,13 @@ def of_disk(kind: str) -> Fault:
     return Fault(kind=kind, region=FOLDER, when=when, until=until, amounts=usual_amounts(kind))
 
 
-@pytest.mark.parametrize("kind", LASTING)
-@pytest.mark.parametrize("update", BOTH)
+@in_modes(*LASTING)
 def test_the_disk_fails_for_a_while(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
     """R1, R2, L1: training goes on, and ends with everything applied once."""
     must_survive(judge, [of_disk(kind)], folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
 
 
-@pytest.mark.parametrize("kind", LASTING)
-@pytest.mark.parametrize("update", BOTH)
+@in_modes(*reversed(LASTING))
 def test_a_ps_is_lost_while_the_disk_fails(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
     """R3, R7: it is restored as soon as that can be done, from the newest checkpoint that became durable."""
     when = When("before-push", STEPS // 2, task="worker:0")
