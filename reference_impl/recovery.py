@@ -137,20 +137,25 @@ class RecoveringWorker(Worker):
             self.probe.resume(self.next)
 
     def come_back(self, looks: list[Look]) -> list[Look]:
-        """If the job has gone on without this worker, say that it is there again, and wait until it is let in."""
+        """If the job has gone on without this worker, say that it is there again, and wait until it is let in.
+
+        Said once more if the job goes on without it again before it has seen that it was let in: its calls may take
+        longer than the job waits.
+        """
         if all(look.marks[self.index] != OUT for look in looks):
             return looks
-        step = min(look.applied[self.index] for look in looks)
-        logging.info("worker:%d is back, at step %d", self.index, step)
-        self.probe.resume(step)
-        self.say(TRAINS)
         waiting = self.stall("worker:0 to let it in again")
         while True:
-            looks = self.still()
-            if all(look.limits[self.index] == OPEN for look in looks):
+            if any(look.marks[self.index] == OUT for look in looks):
+                step = min(look.applied[self.index] for look in looks)
+                logging.info("worker:%d is back, at step %d", self.index, step)
+                self.probe.resume(step)
+                self.say(TRAINS)
+            elif all(look.limits[self.index] == OPEN for look in looks):
                 return looks
             waiting.look([look.applied for look in looks])
             time.sleep(POLL_S)
+            looks = self.still()
 
     def announce(self, epoch: int) -> None:
         """What is recorded from now on belongs to this epoch."""

@@ -34,6 +34,7 @@ def start(request, ended):
             module.CALL_TIMEOUT_S = float(os.environ.get("CALL_TIMEOUT_S", trainer.CALL_TIMEOUT_S))
         patience_s = os.environ.get("ROUND_PATIENCE_S", recovery.RecoveringWorker.round_patience_s)
         recovery.RecoveringWorker.round_patience_s = float(patience_s)
+        recovery.POLL_S = float(os.environ.get("POLL_S", recovery.POLL_S))
         main(request["argv"])
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)

@@ -234,6 +234,18 @@ def test_a_worker_that_stays_away_is_named(cluster):
         assert "Traceback" not in job.log("worker:0")
 
 
+def test_a_worker_that_is_dropped_again_before_it_sees_that_it_was_let_in_says_once_more_that_it_is_back(cluster):
+    """It looks less often than the job waits for it, as if each look took so long (found by benchmarks/survival.py)."""
+    slow, environment = {"worker:0": 0.02}, {"POLL_S": "1.5", **SOON}
+    with cluster(update="sync", steps=150, options=["--drop-after", "0.5"], slow=slow, environment=environment) as job:
+        job.until(trained(job, "worker:0", 15))
+        job.again("worker:1")
+        job.until(lambda: all(job.status(task) is not None for task in job.processes))
+        assert {job.status(task) for task in job.processes} == {0}, job.log(*job.tasks)
+        last = [event for event in job.events("worker:0") if event.get("final")]
+        assert last[-1]["absent"] == [], job.log(*job.tasks)
+
+
 def test_a_task_that_is_there_already_is_refused(cluster):
     with cluster(update="async", strikes=[{"task": "worker:0", "phase": "before-push", "step": 20}]) as job:
         job.strike()
