@@ -158,6 +158,21 @@ def test_ctrl_c_keeps_the_smallest_plan_so_far(shrinking, capsys):
     assert len(load_plan(shrinking.out / "faults.toml", layout=Layout(), steps=60)) == 2
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), PsconformError("Toxiproxy at X: no answer")])
+def test_what_goes_wrong_in_the_last_run_loses_nothing(shrinking, capsys, monkeypatch, error):
+    """All the runs before it have been for that plan."""
+
+    def last(*_, **__):
+        raise error
+
+    monkeypatch.setattr(again, "run_until_it_fails", last)
+    shrinking.fails = lambda smaller: len(smaller.faults) > 1
+    with pytest.raises(type(error)):
+        shrinking.call()
+    assert f"--faults {shrinking.out}/faults.toml" in " ".join(capsys.readouterr().err.split())
+    assert len(load_plan(shrinking.out / "faults.toml", layout=Layout(), steps=60)) == 2
+
+
 def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
     codes = iter([0, 1, 0, 0])
     violated = SimpleNamespace(guarantee="R6", status="violated")

@@ -162,7 +162,7 @@ def test_registry_and_trainer_know_the_same_defects():
         ("backoff-unbounded", {"faults": RESET}, "needs 3 of reset isolate worker:1, got"),
         ("third-strike", {"faults": RESET}, "needs 3 of stall isolate worker:0, got"),
         ("third-strike", {}, "--kill: defect third-strike needs it, got 'none'. Give --kill ps:0@worker:0@20"),
-        ("drop-gradient", {"faults": RESET}, "--faults: defect drop-gradient has no recovery"),
+        ("drop-gradient", {"faults": RESET}, "--faults: fault 1: defect drop-gradient has no recovery"),
         ("", {"compression": "topk"}, "--compression: needs --workload dense-ledger"),
         ("", {"workload": "dense-ledger", "compression": "zip"}, "no such compression, got 'zip'; valid: none, topk"),
     ],

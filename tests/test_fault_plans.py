@@ -114,7 +114,9 @@ def test_amounts_have_usual_values():
         (entry(kind="kill", task="ps:0", at=1, value="nan"), "fault 1: value: is not for kill"),
         (entry(kind="kill", task="ps:0"), "fault 1: at: is missing"),
         (entry(kind="kill", task="ps:0", at=50), "fault 1: at: there are 50 steps, 0 to 49, got 50"),
-        (entry(kind="kill", task="ps:0", at=[1]), "fault 1: at: "),
+        (entry(kind="kill", task="ps:0", at=[1]), "fault 1: at: must be a step, a phase such as after-push:35, or a"),
+        ("fault = [3]", "plan.toml: fault 1: must be a table: [[fault]] before its lines, got 3"),
+        ('[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = 5.5', "fault 1: at: must be a step, a phase such as"),
         (entry(kind="kill", task="ps:0", at=1, untl=3), "fault 1: unknown field, got 'untl'"),
         (entry(kind="kill", task="ps:0", at=1, until=3), "fault 1: until: is not for kill, which is over by itself"),
         (entry(kind="full", at=1), "fault 1: full needs one end, until or for, got 'none'"),
@@ -158,7 +160,7 @@ def test_amounts_have_usual_values():
         (entry(kind="clock", task="worker:0", at=1, until=3, jump_s=10**10), "jump_s: must be between -1000000000 and"),
         (entry(kind="kill", task="ps:0", at=1, jump_s=1), "jump_s: is not for kill, got 1; valid: none"),
         (entry(kind="flip", task="ps:0", at=1), "fault 1: task: is not for flip, got 'ps:0'"),
-        (entry(kind="kill", task="ps:0", at=1) * 2, "--kill: is given twice, got 'ps:0@1'"),
+        (entry(kind="kill", task="ps:0", at=1) * 2, "plan.toml: fault 2: is given twice, got 'ps:0@1'"),
     ],
 )
 def test_what_is_wrong_is_named(text, says):
@@ -226,6 +228,8 @@ def test_every_kind_is_drawn_and_only_those_asked_for():
     assert some == {"stall", "kill"}
     with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):
         drawn_plan("random:stal", layout=LAYOUT, steps=STEPS, seed=0)
+    with pytest.raises(BadInput, match="--faults: names no kind after the colon, got 'random:'; valid: kill, "):
+        drawn_plan("random:", layout=LAYOUT, steps=STEPS, seed=0)
 
 
 def test_no_two_drawn_faults_strike_the_same_packets():

@@ -103,6 +103,18 @@ def test_bad_faults(options, says):
         ({"kill": ["worker:1@after-pusch:35"]}, "--kill: unknown phase, got 'after-pusch'.*mean 'after-push'"),
         ({"kill": ["ps:0@typo"]}, "--kill: unknown phase, got 'typo'; valid: .*checkpointing"),
         ({"kill": ["worker:1@checkpointing"]}, "--kill: checkpointing is said by worker:0, got 'worker:1@checkp"),
+        (
+            {"faults": 'fault = [{kind = "kill", task = "ps:0", at = "typo"}]'},
+            "--faults: fault 1: unknown phase, got 'typo'; valid: .*checkpointing",
+        ),
+        (
+            {
+                "faults": 'fault = [{kind = "stop", task = "ps:0", at = 3, until = 5}, '
+                '{kind = "throttle", task = "ps:0", at = 4, until = 7}]'
+            },
+            "--faults: fault 2: would end stop ps:0@3..5, or the other way round",
+        ),
+        ({"faults": 'faults = [{kind = "kill"}]'}, r"--faults: is no file, and no plan: one begins with \[\[fault\]\]"),
     ],
 )
 def test_faults_that_a_layout_cannot_have(tmp_path, options, says):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from psconform.errors import PsconformError
 from psconform.faults.control import Control
 from psconform.faults.injectors import Ends, Stops
 from psconform.faults.plan import parse_plan
@@ -77,6 +78,28 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
             strikes.tick(heard_s=0.0)
         assert not strikes.killed(VICTIM, status)
         assert len(strikes.missing()) == missing
+    log.close()
+
+
+def test_what_cannot_be_healed_is_named_and_the_run_goes_on(launcher, tmp_path):
+    """Somebody else has reset the Toxiproxy that it uses, or ended it."""
+
+    class Stuck(Stops):
+        def heal(self):
+            super().heal()
+            raise PsconformError("Toxiproxy at X: toxic not found")
+
+    (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        strikes = Strikes({fault: Stuck(fault, launcher)}, control, log, restart=lambda _: None)
+        deadline = time.monotonic() + LONG_S
+        while "toxic" not in "".join(strikes.missing()):
+            assert time.monotonic() < deadline, strikes.missing()
+            strikes.tick(heard_s=0.0)
+        assert not strikes.pending
+        strikes.heal_all()
+        assert strikes.missing() == [f"fault stop {fault} was not healed: Toxiproxy at X: toxic not found"]
     log.close()
 
 

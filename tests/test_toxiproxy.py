@@ -177,6 +177,41 @@ def test_bytes_with_a_jitter_are_never_early(pair):
     assert "came through" in late.healed() or late.healed() == ""
 
 
+@pytest.mark.parametrize("more", [HOUR_MS, 100])
+@pytest.mark.parametrize("kind", ["latency", "bandwidth", "slice"])
+def test_what_shows_nothing_beside_another_fault_of_the_link_does_not_count_meanwhile(pair, kind, more):
+    """A stall holds back what would pass through it; of two latencies the longer acts."""
+    links, near, far = pair
+    link, shows = Link(WORKERS[1], PS), kind != "latency" and more < HOUR_MS
+    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    links.delay("other", [link], more)
+    strikes.inject()
+    near.sendall(b"push")
+    deadline = time.monotonic() + (LONG_S if shows else SOON_S)
+    while not (seen := strikes.evidence()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert seen == ("4 bytes passed through it" if shows else "")
+    links.undelay("other", [link])
+    assert shows or not strikes.evidence(), "what it was sent before is the other's"
+    assert heard(far, LONG_S) == b"push"
+    near.sendall(b"again")
+    while not (seen := strikes.evidence()) and time.monotonic() < deadline + LONG_S:
+        time.sleep(0.02)
+    assert seen == ("4 bytes passed through it" if shows else "5 bytes passed through it")
+    strikes.heal()
+
+
+def test_what_somebody_else_has_reset_is_not_as_told(pair):
+    """A server of one's own (TOXIPROXY_URL) may be used by others."""
+    links, _, _ = pair
+    link = Link(WORKERS[1], PS)
+    assert links.as_told([link])
+    links.server._call("post", "/reset")
+    assert not links.as_told([link])
+
+
 @pytest.mark.parametrize("kind", ["cut", "reset"])
 @pytest.mark.parametrize("by_itself", [True, False])
 def test_what_who_was_dialled_has_closed_is_not_taken_for_the_fault(pair, kind, by_itself):

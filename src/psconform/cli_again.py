@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .errors import BadInput
+from .errors import BadInput, PsconformError
 from .report.series import show_series
 from .report.series import summary as series_summary
 from .runner import again
@@ -71,7 +71,7 @@ def shrink(
     console.print(f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}")
     with Session() as session, tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch:
         fails = again.Fails(before, session, Path(scratch))
-        smallest = plan
+        smallest, failed = plan, False
 
         def tell(tried: Try) -> None:
             nonlocal smallest
@@ -82,16 +82,17 @@ def shrink(
 
         try:
             first = attempt("as it was", plan, fails, k=failing, n=runs)
-            if not first.taken:
-                problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"
-                hint = "Give more --runs, fewer --failing; psconform replay says how often its verdict comes back"
-                raise BadInput(str(folder), problem, hint=hint)
-            tell(first)
-            shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
-        except KeyboardInterrupt:
+            if first.taken:
+                tell(first)
+                shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
+                failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
+        except (KeyboardInterrupt, PsconformError):  # whatever happens, what has been found is not lost
             console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")
             raise
-        failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
+        if not first.taken:
+            problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"
+            hint = "Give more --runs, fewer --failing; psconform replay says how often its verdict comes back"
+            raise BadInput(str(folder), problem, hint=hint)
     judged = judge_folder(kept)
     store(judged)
     from .api import Run  # it imports more than a wrong folder needs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import BadInput
 from ..layout import Link, Task
@@ -41,6 +41,7 @@ class Fault:
         restart_after_s: of those that end a process, seconds until it is started again; None: never.
         value: what a poisoned gradient is full of.
         amounts: parameters of the kind by name, such as ``(("ms", 50),)``.
+        written: where it was said, such as ``plan.toml: fault 2``, if not by an option of its own.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Fault:
     restart_after_s: float | None = None
     value: str = ""
     amounts: tuple[tuple[str, int], ...] = ()
+    written: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         value = "" if self.value in ("", POISONS[0]) else f"={self.value}"
@@ -70,6 +72,11 @@ class Fault:
         """The option that says it."""
         short = self.kind in SHORT and self.lasts_s is None
         return f"--{self.kind}" if short else "--faults"
+
+    @property
+    def place(self) -> str:
+        """Where it was said: what an error about it names."""
+        return self.written or self.option
 
     @property
     def outside(self) -> bool:
@@ -128,4 +135,4 @@ def refuse_twice(faults: Sequence[Fault]) -> None:
     """Raises BadInput where two faults would strike the same, there and then."""
     for number, fault in enumerate(faults):
         if replace(fault, value="") in [replace(other, value="") for other in faults[:number]]:
-            raise BadInput(fault.option, "is given twice", value=str(fault))
+            raise BadInput(fault.place, "is given twice", value=str(fault))

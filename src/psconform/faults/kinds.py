@@ -115,7 +115,7 @@ KINDS: dict[str, Kind] = {
         PASSED,
         lasts=True,
         amounts={
-            "bytes": Amount("in each piece", 64, 1, 1_000_000),
+            "bytes": Amount("in each piece", 64, 1, 10_000),
             "delay_us": Amount("microseconds between two", 100, 0, 1_000_000),
         },
     ),

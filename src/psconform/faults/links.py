@@ -89,7 +89,7 @@ class Links:
 
     def struck(self, fault: Fault) -> tuple[Link, ...]:
         """The links that a fault strikes: its own, or what they are with one proxy for each listener."""
-        return of_listener(fault.region, kind=fault.kind, place=fault.option) if self.shared else fault.links
+        return of_listener(fault.region, kind=fault.kind, place=fault.place) if self.shared else fault.links
 
     def streams(self, link: Link) -> list[tuple[str, Stream]]:
         """The streams of proxies that carry a link: (proxy, stream)."""
@@ -114,6 +114,16 @@ class Links:
             answers: tuple[str, Stream] = (self._name(dialler, listener), "downstream")
             self._held[answers] += 1 if on else -1
             self._apply(Link(listener, dialler))
+
+    def outdone(self, name: str, link: Link) -> bool:
+        """Whether nothing shows now of what is done to a link under this name: more is done to it under another.
+
+        What is held back gets to nothing else; of several delays the longest acts.
+        """
+        delays = self._delays.get(link, {})
+        longest = max((late for other, late in delays.items() if other != name), default=0)
+        held = any(self._held[of] > 0 for of in self.streams(link))
+        return held or longest > delays.get(name, HOUR_MS - 1)
 
     def undelay(self, name: str, links: Iterable[Link]) -> None:
         """End what ``delay`` of that name has begun; first come the bytes that were held back. None is lost."""
@@ -185,6 +195,8 @@ class Links:
                 added = {name for name, of in self._added if of == (proxy, stream)}
                 always = {_DELAY[stream], _BEHIND[stream]}
                 there = {name for name, said in toxics.items() if said["stream"] == stream}
+                if not always <= there:
+                    return False  # somebody else has changed it: a server of one's own may be reset by anybody
                 latency = toxics[_DELAY[stream]]["attributes"]["latency"]
                 if latency != self._delay_of(link, (proxy, stream)) or there - always != added:
                     return False

@@ -40,6 +40,7 @@ class Disturbs(Injector):
         self._lives: dict[Link, tuple[int | None, int | None]] = {}
         self._struck: dict[Link, tuple[int | None, int | None]] = {}
         self._closed: dict[Task, frozenset[int]] = {}  # by who was dialled, the connections that it has closed
+        self._outdone: set[Link] = set()  # where nothing of it showed when somebody last looked
         self._looks = 0
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
@@ -75,6 +76,8 @@ class Disturbs(Injector):
         return self._seen
 
     def _effect(self) -> str:
+        if KINDS[self._fault.kind].evidence == PASSED:
+            self._leave_out_what_does_not_show()
         self._look()
         sent = sum(meter.sent for meter in self._out.values())
         arrived = sum(meter.received for meter in self._back.values())
@@ -83,6 +86,15 @@ class Disturbs(Injector):
         if self._fault.kind in ENDING:
             return self._ended()
         return f"{sent + arrived} bytes passed through it" if sent + arrived else ""
+
+    def _leave_out_what_does_not_show(self) -> None:
+        """Where bytes are held back, or later than this makes them anyhow, nothing counts until that is over."""
+        before, self._outdone = self._outdone, {link for link in self._of if self._links.outdone(self._name, link)}
+        if left_out := before | self._outdone:
+            now = self._flows()
+            for meters, link, address in self._dialled():
+                if link in left_out:
+                    meters[link] = Meter.since(now[address])
 
     def _ended(self) -> str:
         """Connections that neither end has closed. Who dies closes its own before anybody knows: ask a second time."""

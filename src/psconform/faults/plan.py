@@ -152,6 +152,7 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
         else _seconds(again, place=f"{place}: restart_after"),
         "value": _value(entry, kind, place=place),
         "amounts": _amounts(entry, kind, place=place),
+        "written": place,
     }
     if kind.of in (NETWORK, PACKETS):
         _only("links", entry, place=place)
@@ -266,4 +267,9 @@ def _bad_field(place: str, error: ValidationError) -> BadInput:
     where = f"{place}: {entry}" + (f": {name}" if len(location) > 2 else "")
     if first["type"] == "missing":
         return BadInput(where, "is missing", hint="docs/faults.md shows a complete plan")
+    if len(location) == 2:
+        return BadInput(where, "must be a table: [[fault]] before its lines", value=first["input"])
+    if name in ("at", "until"):
+        problem = "must be a step, a phase such as after-push:35, or a time such as 1.5s"
+        return BadInput(where, problem, value=first["input"])
     return BadInput(where, first["msg"], value=first["input"])

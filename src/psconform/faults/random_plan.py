@@ -91,6 +91,8 @@ def drawn_plan(
     _, _, names = text.partition(":")
     known = IN_CONTAINERS if containers else DRAWN
     kinds = tuple(name.strip() for name in names.split(",")) if names else known
+    if not names and text != RANDOM:
+        raise BadInput("--faults", "names no kind after the colon", value=text, choices=known)
     for name in kinds:
         if name not in known:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=known)

@@ -103,7 +103,8 @@ class Toxiproxy:
         except (ProxyExists, InvalidToxic) as error:
             raise PsconformError(f"{words}: {_text(error)}") from None
         except requests.RequestException as error:
-            raise PsconformError(f"{words}: no answer ({error})") from None
+            why = f"within {CALL_S:.0f} s" if isinstance(error, requests.Timeout) else f"({type(error).__name__})"
+            raise PsconformError(f"{words}: no answer {why}") from None
         if not answer.ok:
             raise PsconformError(f"{words}: status {answer.status_code}, {answer.text.strip()}")
         return answer

@@ -96,7 +96,7 @@ def check_batches(
     for fault in (fault for fault in faults if fault.kind != OUT_OF_DATA):
         due = min((number for task, number in batches if task in (str(fault.task), fault.where)), default=None)
         if due is not None and fault.when.step is not None and fault.when.step >= due:
-            raise BadInput(fault.option, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
+            raise BadInput(fault.place, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
 
 
 def check_faults(faults: tuple[Fault, ...], *, containers: bool = False) -> None:
@@ -104,7 +104,7 @@ def check_faults(faults: tuple[Fault, ...], *, containers: bool = False) -> None
     refuse_twice(faults)
     for fault in faults:
         if KINDS[fault.kind].of in (CONTAINER, PACKETS) and not containers:
-            raise BadInput(fault.option, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
+            raise BadInput(fault.place, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
     _refuse_undoing(faults)
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 
@@ -118,7 +118,7 @@ def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
         for other in (other for other in faults[:number] if other.task is not None and other.task == fault.task):
             if {fault.kind, other.kind} in UNDO:
                 problem = f"would end {other.kind} {other}, or the other way round: one of them for each task"
-                raise BadInput(fault.option, problem, value=f"{fault.kind} {fault}")
+                raise BadInput(fault.place, problem, value=f"{fault.kind} {fault}")
 
 
 def check_links(faults: tuple[Fault, ...], target: Target) -> None:
@@ -128,11 +128,11 @@ def check_links(faults: tuple[Fault, ...], target: Target) -> None:
         if fault.kind in PACKETS_OF_LINKS:
             if proxied:
                 problem = f"is not to be had beside faults that take proxies: {SHARED}"
-                raise BadInput(fault.option, problem, value=f"{fault.kind} {fault}")
+                raise BadInput(fault.place, problem, value=f"{fault.kind} {fault}")
         elif fault.links:
-            of_listener(fault.region, kind=fault.kind, place=fault.option)
+            of_listener(fault.region, kind=fault.kind, place=fault.place)
         elif fault.proxied:
-            raise BadInput(fault.option, f"phase {SENT} is not to be had: {SHARED}", value=str(fault))
+            raise BadInput(fault.place, f"phase {SENT} is not to be had: {SHARED}", value=str(fault))
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
@@ -141,7 +141,7 @@ def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
         for when, where in ((fault.when, fault.where), (fault.until, fault.ends_where)):
             if target.phases is None or when is None or when.phase in ("", *PHASES):
                 continue
-            place, who = fault.option, target.phases.get(when.phase)
+            place, who = fault.place, target.phases.get(when.phase)
             if who is None:
                 raise BadInput(place, "unknown phase", value=when.phase, choices=(*PHASES, *target.phases))
             if where not in ("worker", who) and where.partition(":")[0] != who:
@@ -152,12 +152,12 @@ def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str)
     """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
     for fault in (fault for fault in faults if fault.kind == "poison"):
         if layout.all_reduce:
-            raise BadInput("--poison", "needs a ps: it is what refuses a gradient", value=str(fault))
+            raise BadInput(fault.place, "needs a ps: it is what refuses a gradient", value=str(fault))
         if layout.replication == "model-parallel":
-            raise BadInput("--poison", "is not for model-parallel: no gradient is one worker's own", value=str(fault))
+            raise BadInput(fault.place, "is not for model-parallel: no gradient is one worker's own", value=str(fault))
         if compression != "none":
             problem = "is for --compression none: what is not sent of a NaN is sent later"
-            raise BadInput("--poison", problem, value=str(fault))
+            raise BadInput(fault.place, problem, value=str(fault))
 
 
 def check_used(workload: str, given: dict[str, Any]) -> None:

@@ -323,6 +323,9 @@ def _planned(
         )
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
+    if isinstance(given, str) and "=" in given and not Path(given).is_file():
+        problem = "is no file, and no plan: one begins with [[fault]], or fault = [{...}]"
+        raise BadInput("--faults", problem, value=given.strip().partition("\n")[0])
     return load_plan(Path(given), layout=layout, steps=steps)
 
 
@@ -363,7 +366,7 @@ def _checked_interval(
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
     faults = tuple(fault for fault in given if fault.outside)
     for present, value in ((faults, str(faults[0]) if faults else ""), (every or seconds, every or spell(seconds))):
-        option = faults[0].option if present is faults and faults else "--checkpoint-every"
+        option = faults[0].place if present is faults and faults else "--checkpoint-every"
         if not present:
             continue
         if layout.all_reduce:

@@ -36,13 +36,13 @@ def check_recovery(
     defect = DEFECTS[name]
     poisons = [fault for fault in faults if fault.kind == "poison"]
     if poisons and not defect.poison:
-        raise BadInput("--poison", f"defect {name} is not about it", value=str(poisons[0]))
+        raise BadInput(poisons[0].place, f"defect {name} is not about it", value=str(poisons[0]))
     if defect.poison and not poisons:
         raise BadInput("--poison", f"defect {name} needs it", value="none", hint=f"Give --poison {defect.poison[0]}")
     faults = [fault for fault in faults if fault.outside]
     if not defect.recovers:
         if faults:
-            raise BadInput(faults[0].option, f"defect {name} has no recovery", value=str(faults[0]))
+            raise BadInput(faults[0].place, f"defect {name} has no recovery", value=str(faults[0]))
         if every:
             raise BadInput("--checkpoint-every", f"defect {name} has no recovery", value=every)
         return

@@ -81,6 +81,8 @@ class Session:
         """
         with self._lock:
             need_gpus(plan.layout, containers=plan.containers is not None)
+            proxied = plan.containers is None and any(fault.proxied for fault in plan.faults)
+            server = self.server() if proxied else None  # containers have one of their own
             launcher = self.launcher(plan)
             unit = self._unit(plan, launcher)
             workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))
@@ -88,8 +90,6 @@ class Session:
                 self._plain_ledger(plan, launcher, workload)
                 self._twin(plan, launcher, workload)
                 self.clusters += 1
-                proxied = plan.containers is None and any(fault.proxied for fault in plan.faults)
-                server = self.server() if proxied else None  # containers have one of their own
                 manifest = execute(
                     plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify, server=server
                 )

@@ -65,9 +65,9 @@ def with_faults(
         if fault.kind != OUT_OF_DATA or fault.task is None or fault.when.step is None:
             continue
         if fault.task in found:
-            raise BadInput(fault.option, f"{fault.task} runs out of data twice", value=str(fault))
+            raise BadInput(fault.place, f"{fault.task} runs out of data twice", value=str(fault))
         if not fault.when.step:
-            raise BadInput(fault.option, f"{fault.task} must have data for one step at least", value=str(fault))
+            raise BadInput(fault.place, f"{fault.task} must have data for one step at least", value=str(fault))
         found[fault.task] = fault.when.step
     return _leaves_one(found, layout, place="--faults")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..errors import PsconformError
 from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
 from ..faults.injectors import Injector
@@ -174,6 +175,8 @@ class Strikes:
                     self._heal(state)
                 if state.status == "healing":
                     self._watch_healing(state, now=math.inf)
+            except PsconformError as error:
+                state.status, state.why = "failed", f": {error}"
             except Exception as error:  # the others are healed all the same
                 state.status, state.why = "failed", f": {type(error).__name__}: {error}"
 
@@ -295,7 +298,12 @@ class Strikes:
         if not state.struck and (evidence := state.injector.evidence()):
             self._struck(state, evidence)
         state.off_ns = time.monotonic_ns()  # until then it was there for sure
-        state.injector.heal()
+        try:
+            state.injector.heal()
+        except PsconformError as error:  # a Toxiproxy that others use was reset, or is gone; the record goes on
+            state.status, state.why = "failed", f": {error}"
+            self._let_go(state)
+            return
         if state.injector.starts and state.fault.task is not None:
             self._restart(state.fault.task)
             self._healed(state, state.injector.healed())
