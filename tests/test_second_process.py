@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from psconform import judge
 from psconform.api import check
+from psconform.faults.plan import parse_plan
 from psconform.faults.second import Twice
 from psconform.launchers.local import LocalLauncher
-from psconform.layout import Command, Task
+from psconform.layout import Command, Layout, Task
 from psconform.runner.session import Session
 
 from .test_keeper import ends
@@ -48,6 +50,19 @@ def test_both_are_stopped(tmp_path):
     with LocalLauncher() as launcher:
         pids = {launcher.start(TASK, SLEEP, env={}, log=tmp_path / "log", second=second) for second in (False, True)}
         assert {end.pid for end in launcher.stop_all()} == pids
+
+
+@pytest.mark.parametrize("first", ["S", ""])
+def test_one_that_is_over_before_anybody_looks_was_there_beside_a_first_that_still_is(first):
+    """A busy machine: a second process that is refused takes some milliseconds."""
+    processes = SimpleNamespace(running=(TASK,), state=lambda _: first)
+    seconds = SimpleNamespace(start_second=lambda _: 7, state_of=lambda _: "", recorded=lambda _: True)
+    (fault,) = parse_plan(twice(TASK, 3), place="here", layout=Layout(ps=1, workers=2), steps=9)
+    both = Twice(fault, processes, seconds)
+    assert not both.refused()
+    both.inject()
+    both.second_ended(7, "failed with status 1")
+    assert both.evidence() == (f"a second process of {TASK} ran beside the first" if first else "")
 
 
 def twice(task, at):
