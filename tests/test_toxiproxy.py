@@ -203,6 +203,24 @@ def test_what_shows_nothing_beside_another_fault_of_the_link_does_not_count_mean
     strikes.heal()
 
 
+@pytest.mark.parametrize("kind", ["stall", "latency", "bandwidth", "slice"])
+def test_what_passes_once_it_has_been_taken_away_is_not_its_effect(pair, kind):
+    """The target was silent while it was there."""
+    links, near, far = pair
+    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes.inject()
+    assert not strikes.evidence()
+    strikes.heal()
+    near.sendall(b"push")
+    assert heard(far, LONG_S) == b"push"
+    far.sendall(b"ack")
+    assert heard(near, LONG_S) == b"ack"
+    assert strikes.healed()
+    assert not strikes.evidence()
+
+
 def test_what_somebody_else_has_reset_is_not_as_told(pair):
     """A server of one's own (TOXIPROXY_URL) may be used by others."""
     links, _, _ = pair

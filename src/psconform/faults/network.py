@@ -41,6 +41,7 @@ class Disturbs(Injector):
         self._struck: dict[Link, tuple[int | None, int | None]] = {}
         self._closed: dict[Task, frozenset[int]] = {}  # by who was dialled, the connections that it has closed
         self._outdone: set[Link] = set()  # where nothing of it showed when somebody last looked
+        self._taken_away = False
         self._looks = 0
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
@@ -69,6 +70,8 @@ class Disturbs(Injector):
         self._began = time.monotonic()
 
     def evidence(self) -> str:
+        if self._taken_away:
+            return self._seen  # what passes from then on is no sign that it was there
         self._looks += 1
         if self._spread and self._looks % JITTER_LOOKS == 0:
             self._links.change(self._name, self._of, latency=self._more())
@@ -115,7 +118,7 @@ class Disturbs(Injector):
         return sum(len(self._links.closed(task) - before) for task, before in self._closed.items())
 
     def heal(self) -> None:
-        self._silence = self._nothing_came()
+        self._silence, self._taken_away = self._nothing_came(), True
         self._struck = dict(self._lives)
         links, fault = self._links, self._fault
         self._count_from_now()  # what was held back may have come, and its connection be over, before the next look
