@@ -221,6 +221,24 @@ def test_what_passes_once_it_has_been_taken_away_is_not_its_effect(pair, kind):
     assert not strikes.evidence()
 
 
+@pytest.mark.parametrize("who", ["source", "destination"])
+def test_a_stall_of_links_that_nobody_uses_goes_on_until_somebody_does(pair, who):
+    """Who uses them is away. That the other end asks counts, too: what does not come then shows at the end."""
+    links, near, far = pair
+    ends = "worker:1->ps:0" if who == "source" else "ps:0->worker:1"
+    text = f'fault = [{{kind = "stall", links = "{ends}", at = 1, until = 2}}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes.inject()
+    assert not strikes.evidence()
+    assert strikes.lingers
+    near.sendall(b"push")
+    assert heard(far, SOON_S) == (b"" if who == "source" else b"push")
+    assert strikes.evidence() == ("4 bytes held back" if who == "source" else "")
+    assert not strikes.lingers
+    strikes.heal()
+
+
 def test_what_somebody_else_has_reset_is_not_as_told(pair):
     """A server of one's own (TOXIPROXY_URL) may be used by others."""
     links, _, _ = pair

@@ -46,10 +46,18 @@ class Disturbs(Injector):
         self._began = 0.0
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-        # whatever acts on bytes harms nobody before there are any; who is refused is harmed at once
-        self.lingers = KINDS[fault.kind].evidence == PASSED or fault.kind in ("reset", "cut")
         if KINDS[fault.kind].evidence == ENDED:
             self.effect_s = ENDS_S
+
+    @property
+    def lingers(self) -> bool:  # type: ignore[override]
+        """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once.
+
+        A stall, too, of links on which nobody has even asked for any: whoever uses them is away.
+        """
+        if self._fault.kind == "stall":
+            return not any(meter.sent for meter in self._meters())
+        return KINDS[self._fault.kind].evidence == PASSED or self._fault.kind in ("reset", "cut")
 
     def inject(self) -> None:
         links, fault = self._links, self._fault
