@@ -229,6 +229,7 @@ def test_a_stall_of_links_that_nobody_uses_goes_on_until_somebody_does(pair, who
     text = f'fault = [{{kind = "stall", links = "{ends}", at = 1, until = 2}}]'
     (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
     strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    assert strikes.lingers, "asked before it strikes, too"
     strikes.inject()
     assert not strikes.evidence()
     assert strikes.lingers

@@ -56,7 +56,7 @@ class Disturbs(Injector):
         A stall, too, of links on which nobody has even asked for any: whoever uses them is away.
         """
         if self._fault.kind == "stall":
-            return not any(meter.sent for meter in self._meters())
+            return not any(meter.sent for meter in (*self._out.values(), *self._back.values()))
         return KINDS[self._fault.kind].evidence == PASSED or self._fault.kind in ("reset", "cut")
 
     def inject(self) -> None:
