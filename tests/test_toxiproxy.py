@@ -58,6 +58,12 @@ def heard(line, seconds):
     return b""
 
 
+def disturbs(links, text):
+    """What brings about the one fault of a plan."""
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    return Disturbs(fault, links, seed=0, life=lambda task: 0)
+
+
 @pytest.fixture
 def pair(toxiproxy, listener):
     """(links, connection of worker:1 as it has it, and as ps:0 has it), both through the proxy of worker:1 to ps:0."""
@@ -158,8 +164,7 @@ def test_bytes_with_a_jitter_are_never_early(pair):
     """It is drawn anew while they wait: only what comes on top of the least may be let go then."""
     links, near, far = pair
     text = 'fault = [{kind = "latency", links = "worker:1->ps:0", at = 1, until = 2, ms = 700, jitter_ms = 2}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    late = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    late = disturbs(links, text)
     late.inject()
     began = time.monotonic()
     near.sendall(b"push")
@@ -184,8 +189,7 @@ def test_what_shows_nothing_beside_another_fault_of_the_link_does_not_count_mean
     links, near, far = pair
     link, shows = Link(WORKERS[1], PS), kind != "latency" and more < HOUR_MS
     text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes = disturbs(links, text)
     links.delay("other", [link], more)
     strikes.inject()
     near.sendall(b"push")
@@ -208,8 +212,7 @@ def test_what_passes_once_it_has_been_taken_away_is_not_its_effect(pair, kind):
     """The target was silent while it was there."""
     links, near, far = pair
     text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes = disturbs(links, text)
     strikes.inject()
     assert not strikes.evidence()
     strikes.heal()
@@ -227,8 +230,7 @@ def test_a_stall_of_links_that_nobody_uses_goes_on_until_somebody_does(pair, who
     links, near, far = pair
     ends = "worker:1->ps:0" if who == "source" else "ps:0->worker:1"
     text = f'fault = [{{kind = "stall", links = "{ends}", at = 1, until = 2}}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes = disturbs(links, text)
     assert strikes.lingers, "asked before it strikes, too"
     strikes.inject()
     assert not strikes.evidence()
@@ -256,8 +258,7 @@ def test_what_who_was_dialled_has_closed_is_not_taken_for_the_fault(pair, kind, 
     amounts = {"bytes": 10**9 if by_itself else 2} if kind == "cut" else {"after_ms": 60_000 if by_itself else 0}
     amounts = "".join(f", {name} = {amount}" for name, amount in amounts.items())
     text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2{amounts}}}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    strikes = Disturbs(fault, links, seed=0, life=lambda task: 0)
+    strikes = disturbs(links, text)
     strikes.inject()
     if by_itself:
         far.close()
