@@ -74,13 +74,17 @@ class _Misreads(RecoveringWorker, ABC):
 class TimeoutDrops(_Misreads):
     """Takes a time-out for a failure, skips that gradient, and its loop records the step as any other.
 
-    Its deadline for a push is shorter than TensorFlow takes to make a connection again (1 s after one that failed).
+    Its deadline for a push is shorter than TensorFlow takes to make a connection again (1 s after one that failed); its
+    first push has the usual one, for TensorFlow has much to do then.
     """
 
     hasty_s = 0.5
+    has_pushed = False
 
     def _ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
-        hasty = self.in_hand and run is self._run_push_pull
+        pushing = self.in_hand and run is self._run_push_pull
+        hasty = pushing and self.has_pushed
+        self.has_pushed |= pushing
         return super()._ask(run, *feeds, patience_s=min(patience_s, self.hasty_s) if hasty else patience_s)
 
     def misread(self, error: Exception | None) -> bool:

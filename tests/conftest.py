@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.proxied"]
 settings.register_profile("untimed", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("untimed")
 

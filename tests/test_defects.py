@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from psconform.reference_impl.defects import RECOVERING, WORKERS
+from psconform.reference_impl.faulty_network import TimeoutDrops
 from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
@@ -56,7 +59,21 @@ def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, up
     seed = next(seed for seed, plan in plans.items() if all(dict(f.amounts)["ms"] <= 20 for f in plan))
     options = {**DEFECTS[name].network_options, "faults": kind}
     run = judge(layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
-    assert run.exit_code == 0, run.explain()
+    if name == "timeout-drops" and slowest_push_s(run) > TimeoutDrops.hasty_s / 2:
+        assert set(run.violated) <= DEFECTS[name].concerns, run.explain()  # for this one that is a call that failed
+    else:
+        assert run.exit_code == 0, run.explain()
+
+
+def slowest_push_s(run):
+    """Of the pushes of a run, first ones left out."""
+    paths = (run.folder / "events").glob("worker-*.jsonl")
+    lives = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+    took = []
+    for events in lives:
+        sent = {event["step"]: event["mono_ns"] for event in events if event["kind"] == "push"}
+        took += [event["mono_ns"] - sent[event["step"]] for event in events if event["kind"] == "ack" and event["step"]]
+    return max(took) / 1e9
 
 
 @pytest.mark.psconform

@@ -4,75 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import time
 
 import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults import server
-from psconform.faults.closing import ClosesLate
 from psconform.faults.links import HOUR_MS, Links
-from psconform.faults.network import Disturbs
 from psconform.faults.partitions import EVERYBODY
-from psconform.faults.plan import parse_plan
 from psconform.faults.toxiproxy import Toxiproxy
 from psconform.launchers.local import LocalLauncher
-from psconform.layout import Layout, Link, Task
+from psconform.layout import Link
 from psconform.runner.network import SERVER, serve
 
-PS, WORKERS = Task("ps", 0), [Task("worker", 0), Task("worker", 1)]
-SOON_S, LONG_S = 0.5, 20.0
-
-
-@pytest.fixture(scope="module")
-def toxiproxy(tmp_path_factory):
-    with LocalLauncher(preload=None) as launcher:
-        yield serve(launcher, log=tmp_path_factory.mktemp("toxiproxy") / "toxiproxy.log")
-
-
-@pytest.fixture
-def listener():
-    """Where a ps would listen: each connection is kept and can be read and written by the test."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(LONG_S)
-        yield listening
-
-
-def address(listening):
-    return f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-def dial(text):
-    host, _, port = text.rpartition(":")
-    line = socket.create_connection((host, int(port)), timeout=LONG_S)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return line
-
-
-def heard(line, seconds):
-    """What comes within so many seconds; nothing: b''."""
-    line.settimeout(seconds)
-    with contextlib.suppress(TimeoutError):
-        return line.recv(100)
-    return b""
-
-
-def disturbs(links, text):
-    """What brings about the one fault of a plan."""
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    return Disturbs(fault, links, seed=0, life=lambda task: 0)
-
-
-@pytest.fixture
-def pair(toxiproxy, listener):
-    """(links, connection of worker:1 as it has it, and as ps:0 has it), both through the proxy of worker:1 to ps:0."""
-    addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
-    with Links(toxiproxy, "test", addresses) as links, dial(links.addresses_of(WORKERS[1])[PS]) as near:
-        far, _ = listener.accept()
-        with far:
-            yield links, near, far
-    assert toxiproxy.proxies() == {}
+from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
 
 
 def test_bytes_pass_both_ways(pair):
@@ -160,88 +104,6 @@ def test_what_was_held_back_is_cut_off_by_what_began_meanwhile(pair):
         assert near.recv(100) == b"", "the answer came"
 
 
-def test_bytes_with_a_jitter_are_never_early(pair):
-    """It is drawn anew while they wait: only what comes on top of the least may be let go then."""
-    links, near, far = pair
-    text = 'fault = [{kind = "latency", links = "worker:1->ps:0", at = 1, until = 2, ms = 700, jitter_ms = 2}]'
-    late = disturbs(links, text)
-    late.inject()
-    began = time.monotonic()
-    near.sendall(b"push")
-    far.setblocking(False)
-    while True:
-        late.evidence()  # now and then it is drawn
-        with contextlib.suppress(BlockingIOError):
-            assert far.recv(100) == b"push"
-            break
-        time.sleep(0.01)
-    assert time.monotonic() - began > 0.698
-    late.heal()
-    near.sendall(b"again")
-    assert heard(far, LONG_S) == b"again"
-    assert "came through" in late.healed() or late.healed() == ""
-
-
-@pytest.mark.parametrize("more", [HOUR_MS, 100])
-@pytest.mark.parametrize("kind", ["latency", "bandwidth", "slice"])
-def test_what_shows_nothing_beside_another_fault_of_the_link_does_not_count_meanwhile(pair, kind, more):
-    """A stall holds back what would pass through it; of two latencies the longer acts."""
-    links, near, far = pair
-    link, shows = Link(WORKERS[1], PS), kind != "latency" and more < HOUR_MS
-    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
-    strikes = disturbs(links, text)
-    links.delay("other", [link], more)
-    strikes.inject()
-    near.sendall(b"push")
-    deadline = time.monotonic() + (LONG_S if shows else SOON_S)
-    while not (seen := strikes.evidence()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert seen == ("4 bytes passed through it" if shows else "")
-    links.undelay("other", [link])
-    assert shows or not strikes.evidence(), "what it was sent before is the other's"
-    assert heard(far, LONG_S) == b"push"
-    near.sendall(b"again")
-    while not (seen := strikes.evidence()) and time.monotonic() < deadline + LONG_S:
-        time.sleep(0.02)
-    assert seen == ("4 bytes passed through it" if shows else "5 bytes passed through it")
-    strikes.heal()
-
-
-@pytest.mark.parametrize("kind", ["stall", "latency", "bandwidth", "slice"])
-def test_what_passes_once_it_has_been_taken_away_is_not_its_effect(pair, kind):
-    """The target was silent while it was there."""
-    links, near, far = pair
-    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2}}]'
-    strikes = disturbs(links, text)
-    strikes.inject()
-    assert not strikes.evidence()
-    strikes.heal()
-    near.sendall(b"push")
-    assert heard(far, LONG_S) == b"push"
-    far.sendall(b"ack")
-    assert heard(near, LONG_S) == b"ack"
-    assert strikes.healed()
-    assert not strikes.evidence()
-
-
-@pytest.mark.parametrize("who", ["source", "destination"])
-def test_a_stall_of_links_that_nobody_uses_goes_on_until_somebody_does(pair, who):
-    """Who uses them is away. That the other end asks counts, too: what does not come then shows at the end."""
-    links, near, far = pair
-    ends = "worker:1->ps:0" if who == "source" else "ps:0->worker:1"
-    text = f'fault = [{{kind = "stall", links = "{ends}", at = 1, until = 2}}]'
-    strikes = disturbs(links, text)
-    assert strikes.lingers, "asked before it strikes, too"
-    strikes.inject()
-    assert not strikes.evidence()
-    assert strikes.lingers
-    near.sendall(b"push")
-    assert heard(far, SOON_S) == (b"" if who == "source" else b"push")
-    assert strikes.evidence() == ("4 bytes held back" if who == "source" else "")
-    assert not strikes.lingers
-    strikes.heal()
-
-
 def test_what_somebody_else_has_reset_is_not_as_told(pair):
     """A server of one's own (TOXIPROXY_URL) may be used by others."""
     links, _, _ = pair
@@ -249,43 +111,6 @@ def test_what_somebody_else_has_reset_is_not_as_told(pair):
     assert links.as_told([link])
     links.server._call("post", "/reset")
     assert not links.as_told([link])
-
-
-@pytest.mark.parametrize("kind", ["cut", "reset"])
-@pytest.mark.parametrize("by_itself", [True, False])
-def test_what_who_was_dialled_has_closed_is_not_taken_for_the_fault(pair, kind, by_itself):
-    links, near, far = pair
-    amounts = {"bytes": 10**9 if by_itself else 2} if kind == "cut" else {"after_ms": 60_000 if by_itself else 0}
-    amounts = "".join(f", {name} = {amount}" for name, amount in amounts.items())
-    text = f'fault = [{{kind = "{kind}", links = "worker:1->ps:0", at = 1, until = 2{amounts}}}]'
-    strikes = disturbs(links, text)
-    strikes.inject()
-    if by_itself:
-        far.close()
-    else:
-        near.sendall(b"push")
-    near.settimeout(LONG_S)
-    with contextlib.suppress(ConnectionResetError):
-        assert near.recv(100) == b"", "it is over"
-    deadline = time.monotonic() + (SOON_S if by_itself else LONG_S)
-    while not (seen := strikes.evidence()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert seen == ("" if by_itself else "1 connection(s) ended")
-
-
-@pytest.mark.parametrize("healed", [True, False])
-def test_what_is_left_open_after_a_slow_close_is_not_its_effect(pair, monkeypatch, healed):
-    """Tasks end, and their connections take a moment."""
-    links, _, _ = pair
-    text = 'fault = [{kind = "slow-close", links = "worker:1->ps:0", at = 1, until = 2}]'
-    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    late = ClosesLate(fault, links, life=lambda task: 0)
-    late.inject()
-    assert not late.evidence()
-    monkeypatch.setattr(late, "_left_open", lambda: "1 connection(s) open whose other end had gone")
-    if healed:
-        late.heal()
-    assert [bool(late.evidence()) for _ in range(2)] == [False, not healed]
 
 
 @pytest.mark.parametrize("name", ["delay", "toxic", "refuse"])

@@ -20,6 +20,8 @@ ENDS_S = 2.0
 """For so long what is to end a connection waits for bytes: what ends later may have another reason."""
 SILENT_S = 0.2
 """Shorter pauses are no sign of a stall."""
+ON_ITS_WAY_S = 0.1
+"""So long after a stall has begun what was past it already may still come: the proxy has it, and has to be run."""
 
 
 class Disturbs(Injector):
@@ -44,6 +46,8 @@ class Disturbs(Injector):
         self._taken_away = False
         self._looks = 0
         self._began = 0.0
+        self._asks: float | None = None  # since when the destination waits for an answer, of a stall
+        self._looked = self._answered = False
         self._seen = self._silence = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
         if KINDS[fault.kind].evidence == ENDED:
@@ -53,10 +57,11 @@ class Disturbs(Injector):
     def lingers(self) -> bool:  # type: ignore[override]
         """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once.
 
-        A stall, too, of links on which nobody has even asked for any: whoever uses them is away.
+        A stall, too, of links on which nobody has sent any, or has waited long enough to tell: whoever uses them is
+        away, or has only just come.
         """
         if self._fault.kind == "stall":
-            return not any(meter.sent for meter in (*self._out.values(), *self._back.values()))
+            return not (self._answered or self._waited_s >= SILENT_S or any(meter.sent for meter in self._out.values()))
         return KINDS[self._fault.kind].evidence == PASSED or self._fault.kind in ("reset", "cut")
 
     def inject(self) -> None:
@@ -156,14 +161,32 @@ class Disturbs(Injector):
 
         What is held back is then in the proxy, or has not been sent; that it comes once the stall is over tells.
         """
-        lasted = time.monotonic() - self._began
-        if self._fault.kind != "stall" or self._seen or lasted < SILENT_S:
+        if self._fault.kind != "stall" or self._seen:
             return ""
         self._look()
-        asked = [meter for meter in self._back.values() if meter.sent]
-        if not asked or any(meter.received for meter in asked):
+        if self._answered or self._waited_s < SILENT_S:
             return ""
-        return f"nothing came for {lasted:.1f} s though {sum(meter.sent for meter in asked)} bytes had asked for it"
+        asked = sum(meter.sent for meter in self._back.values())
+        return f"nothing came for {self._waited_s:.1f} s though {asked} bytes had asked for it"
+
+    @property
+    def _waited_s(self) -> float:
+        return 0.0 if self._asks is None else time.monotonic() - self._asks
+
+    def _wait_for_an_answer(self) -> None:
+        """Note since when the destination waits: it has asked, and nothing has come since.
+
+        What comes right after the stall has begun was past it already, and is what was asked for before.
+        """
+        now, back = time.monotonic(), self._back.values()
+        if any(meter.received for meter in back):
+            self._answered |= self._looked and now - self._began > ON_ITS_WAY_S
+            self._asks = None
+            for meter in back:
+                meter.received = 0
+        if self._asks is None and any(meter.sent for meter in back):
+            self._asks = now
+        self._looked = True
 
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._of) else ""
@@ -216,6 +239,8 @@ class Disturbs(Injector):
         now = self._flows()
         for meters, link, address in self._dialled():
             meters[link].look(now[address])
+        if self._fault.kind == "stall" and not self._taken_away:
+            self._wait_for_an_answer()
 
     def _both(self, link: Link) -> tuple[int | None, int | None]:
         return self._life_of(link.source), self._life_of(link.destination)

@@ -283,7 +283,8 @@ class Strikes:
             return False
         if not fault.until.phase:
             return self._began is not None and now - self._began >= fault.until.after_s + unseen_s
-        least_s = LEAST_S if state.status == "struck" else state.injector.effect_s
+        waits = state.status == "striking" and state.injector.lingers
+        least_s = state.injector.effect_s if waits else LEAST_S
         past = state.past_s is not None and min(lasted, now - state.past_s) > least_s
         return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
 

@@ -74,7 +74,7 @@ FAULTY: dict[str, Defect] = {
         workers=2,
         steps=40,
         kill=("worker:1@30",),
-        slow="worker:0=40ms",  # or in async the newest one may hold all that there is when it comes back
+        slow="worker:0=120ms",  # or in async the newest one may hold all that there is when it comes back
         restart_after="200ms",
     ),
     "torn-restore": Defect(
