@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from psconform.faults import network
 from psconform.faults.closing import ClosesLate
-from psconform.faults.links import HOUR_MS
+from psconform.faults.held import HeldBack
+from psconform.faults.links import HOUR_MS, Links
 from psconform.faults.network import Disturbs
 from psconform.faults.plan import parse_plan
 from psconform.layout import Layout, Link
 
-from .proxied import LONG_S, PS, SOON_S, WORKERS, heard
+from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
 from .test_interrupt import until
 
 
@@ -88,49 +88,170 @@ def test_what_passes_once_it_has_been_taken_away_is_not_its_effect(pair, kind):
     assert not strikes.evidence()
 
 
+STALL = 'fault = [{kind = "stall", links = "ps:0->worker:1", at = 1, until = 2}]'
+
+
+def looks(strikes, seconds=SOON_S):
+    """As the runner does; what it has found by then."""
+    deadline = time.monotonic() + seconds
+    while not (found := strikes.evidence()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 @pytest.mark.parametrize("who", ["source", "destination"])
-def test_a_stall_of_links_that_nobody_uses_goes_on_until_somebody_does(pair, who):
-    """Who uses them is away. That the other end asks counts, too: what does not come then shows at the end."""
+def test_a_stall_goes_on_until_it_has_held_something_back(pair, who):
+    """What ps:0 sends to worker:1 travels on a connection that the worker has dialled, and shows at the ps itself."""
     links, near, far = pair
-    ends = "worker:1->ps:0" if who == "source" else "ps:0->worker:1"
-    text = f'fault = [{{kind = "stall", links = "{ends}", at = 1, until = 2}}]'
-    strikes = disturbs(links, text)
-    assert strikes.lingers, "asked before it strikes, too"
-    strikes.inject()
-    assert not strikes.evidence()
+    strikes = disturbs(links, STALL if who == "destination" else STALL.replace("ps:0->worker:1", "worker:1->ps:0"))
     assert strikes.lingers
-    near.sendall(b"push")
-    assert heard(far, SOON_S) == (b"" if who == "source" else b"push")
-    assert strikes.evidence() == ("4 bytes held back" if who == "source" else "")
-    until(lambda: strikes.evidence() or not strikes.lingers, seconds=LONG_S)
-    assert not strikes.lingers
-    strikes.heal()
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_an_answer_that_a_stall_has_not_caught_is_no_sign_against_it_and_one_that_it_lets_through_is(
-    pair, monkeypatch, late
-):
-    """What was past it when it began comes right then; what comes later is not held back."""
-    links, near, far = pair
-    strikes = disturbs(links, 'fault = [{kind = "stall", links = "ps:0->worker:1", at = 1, until = 2}]')
     strikes.inject()
-    assert not strikes.evidence()
-    links.undelay(strikes._name, [Link(PS, WORKERS[1])])
-    far.sendall(b"parameters")
-    assert heard(near, LONG_S) == b"parameters"
-    strikes._links.delay(strikes._name, [Link(PS, WORKERS[1])], HOUR_MS)
-    monkeypatch.setattr(network, "ON_ITS_WAY_S", 0.0 if late else LONG_S)
+    assert not looks(strikes)
+    (near if who == "source" else far).sendall(b"held")
+    assert looks(strikes, LONG_S) == "4 bytes held back"
+    strikes.heal()
+    assert heard(far if who == "source" else near, LONG_S) == b"held"
+    if who == "source":
+        far.sendall(b"ack")
+        assert heard(near, LONG_S) == b"ack"
+    assert strikes.healed()
+
+
+def test_that_somebody_asks_is_no_sign_of_a_stall_and_an_answer_to_what_was_asked_before_it_is(pair):
+    """The ps may wait for others before it answers."""
+    links, near, far = pair
+    strikes = disturbs(links, STALL)
     near.sendall(b"push")
     assert heard(far, LONG_S) == b"push"
-    assert not strikes.evidence()
-    assert strikes.lingers is not late, "it has just been asked for; of one that holds nothing back nothing is to come"
-    until(lambda: strikes.evidence() or not strikes.lingers, seconds=LONG_S)
+    strikes.inject()
+    near.sendall(b"read")
+    assert heard(far, LONG_S) == b"read"
+    assert not looks(strikes)
     far.sendall(b"ack")
+    assert looks(strikes, LONG_S) == "3 bytes held back"
     strikes.heal()
     assert heard(near, LONG_S) == b"ack"
+
+
+def test_an_answer_after_a_stall_is_no_sign_of_it(pair):
+    links, near, far = pair
+    strikes = disturbs(links, STALL)
+    strikes.inject()
+    near.sendall(b"push")
+    assert not looks(strikes)
+    strikes.heal()
+    far.sendall(b"ack")
+    assert heard(near, LONG_S) == b"ack"
     assert strikes.healed()
-    assert bool(strikes.evidence()) is not late
+    assert not strikes.evidence()
+
+
+PAST = b"x" * 1_000_000
+"""More than the kernel keeps for one connection, so that some waits in the proxy, past all toxics."""
+
+
+def all_of(line, size):
+    line.settimeout(LONG_S)
+    while size > 0:
+        size -= len(line.recv(1 << 20))
+    return size == 0
+
+
+@pytest.mark.parametrize("kind", ["stall", "latency", "bandwidth", "slice"])
+def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
+    """Its reader was busy; what comes later is."""
+    links, near, far = pair
+    far.sendall(PAST)
+    more = {"latency": ", ms = 100", "bandwidth": ", kB_per_s = 100"}.get(kind, "")
+    strikes = disturbs(links, STALL.replace("stall", kind).replace("until = 2", f"until = 2{more}"))
+    until(lambda: HeldBack(links, [Link(PS, WORKERS[1])]).before == HeldBack(links, [Link(PS, WORKERS[1])]).before > 0)
+    strikes.inject()
+    assert not strikes.evidence()
+    assert all_of(near, len(PAST))
+    assert not looks(strikes)
+    far.sendall(b"more")
+    if kind != "stall":
+        assert heard(near, LONG_S)
+    assert looks(strikes, LONG_S)
+    strikes.heal()
+
+
+def test_what_goes_to_another_is_no_sign_of_a_stall_even_where_it_is_late(toxiproxy, listener):
+    addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
+    with Links(toxiproxy, "test", addresses) as links, contextlib.ExitStack() as lines:
+        near, far = [], []
+        for worker in WORKERS:
+            near.append(lines.enter_context(dial(links.addresses_of(worker)[PS])))
+            far.append(lines.enter_context(listener.accept()[0]))
+        strikes = disturbs(links, STALL)
+        strikes.inject()
+        far[0].sendall(b"ack")
+        assert heard(near[0], LONG_S) == b"ack"
+        assert not looks(strikes)
+        links.delay("late", [Link(PS, WORKERS[0])], 1000)
+        far[0].sendall(b"ack")
+        assert not looks(strikes)
+        assert heard(near[0], LONG_S) == b"ack"
+        links.undelay("late", [Link(PS, WORKERS[0])])
+        far[1].sendall(b"ack")
+        assert looks(strikes, LONG_S) == "3 bytes held back"
+        strikes.heal()
+
+
+def test_who_has_dialled_without_a_proxy_leaves_nothing_to_say(pair, listener):
+    """TensorFlow's client of its own server does, or a monitor: what they are told has not come out of any proxy."""
+    links, near, far = pair
+    strikes = disturbs(links, STALL)
+    with dial(address(listener)), listener.accept()[0] as theirs:
+        strikes.inject()
+        theirs.sendall(b"metrics")
+        assert not looks(strikes)
+    far.sendall(b"ack")
+    assert looks(strikes, LONG_S) == "3 bytes held back"
+    strikes.heal()
+    assert heard(near, LONG_S) == b"ack"
+
+
+def test_an_answer_that_another_hold_has_caught_before_is_held_back_by_a_stall(pair):
+    """Those of a push are, at the phase sent."""
+    links, near, far = pair
+    strikes = disturbs(links, STALL)
+    links.hold([(WORKERS[1], PS)])
+    far.sendall(b"ack")
+    assert not heard(near, SOON_S)
+    strikes.inject()
+    links.hold([(WORKERS[1], PS)], on=False)
+    assert looks(strikes, LONG_S) == "3 bytes held back"
+    strikes.heal()
+    assert heard(near, LONG_S) == b"ack"
+
+
+def test_what_is_refused_is_no_sign_of_a_cut(pair):
+    links, _, _ = pair
+    cut = 'fault = [{kind = "cut", links = "worker:1->ps:0", at = 1, until = 2, bytes = 1000000}]'
+    cuts, refuses = disturbs(links, cut), disturbs(links, STALL.replace("stall", "refuse"))
+    cuts.inject()
+    refuses.inject()
+    assert not looks(cuts)
+    refuses.heal()
+    assert not looks(cuts)
+    cuts.heal()
+
+
+def test_what_a_stall_leaves_open_is_no_sign_of_a_slow_close(toxiproxy, listener):
+    addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
+    text = 'fault = [{kind = "slow-close", links = "worker:1->ps:0", at = 1, until = 2}]'
+    (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
+    with Links(toxiproxy, "test", addresses) as links:
+        other = dial(links.addresses_of(WORKERS[0])[PS])
+        with listener.accept()[0]:
+            late = ClosesLate(fault, links, life=lambda task: 0)
+            late.inject()
+            stall = disturbs(links, STALL.replace("ps:0->worker:1", "worker:0->ps:0"))
+            stall.inject()
+            other.close()
+            assert not looks(late)
+            stall.heal()
 
 
 @pytest.mark.parametrize("kind", ["cut", "reset"])

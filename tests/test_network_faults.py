@@ -198,16 +198,14 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(session, wr
 
 
 @pytest.mark.psconform
-def test_a_stall_of_answers_shows_when_it_ends(session, write, tmp_path):
+def test_a_stall_of_answers_shows(session, write, tmp_path):
     """This ps dials nobody: what it answers is held back on connections that the worker has dialled."""
     plan = write(kind="stall", links="ps:0->worker:1", at=3, for_="600ms")
     out = tmp_path / "run"
     run = judge(SOCKETS, update="async", layout="ps=1,worker=2", steps=20, faults=plan, session=session, out=out)
     assert run.exit_code == 0, run.explain()
     (fault,) = run.as_dict()["faults"]
-    assert re.fullmatch(
-        r"nothing came for (0\.[2-9]|[1-9]\d*\.\d) s though \d+ bytes had asked for it", fault["evidence"]
-    )
+    assert re.fullmatch(r"\d+ bytes held back", fault["evidence"])
     assert "came through" in fault["healed"]
 
 

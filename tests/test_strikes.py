@@ -19,7 +19,9 @@ from psconform.history.reader import read_events
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
 from psconform.probe import EventLog
-from psconform.runner.strikes import Strikes
+from psconform.runner.strikes import STANDSTILL_S, Strikes
+
+from .test_interrupt import until
 
 VICTIM = Task("worker", 1)
 LONG_S = 20.0
@@ -81,13 +83,27 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
     log.close()
 
 
-def test_what_cannot_be_healed_is_named_and_the_run_goes_on(launcher, tmp_path):
-    """Somebody else has reset the Toxiproxy that it uses, or ended it."""
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        ("inject", "was not seen to take effect"),
+        ("evidence", "was not seen to take effect"),
+        ("heal", "was not healed"),
+        ("healed", "was not healed"),
+    ],
+)
+def test_what_cannot_be_done_is_named_and_the_run_goes_on(launcher, tmp_path, fails, says):
+    """Somebody else has reset the Toxiproxy that it uses, or ended it, or it does not answer."""
 
     class Stuck(Stops):
-        def heal(self):
-            super().heal()
-            raise PsconformError("Toxiproxy at X: toxic not found")
+        def __getattribute__(self, name):
+            does = super().__getattribute__(name)
+
+            def stuck():
+                does()
+                raise PsconformError("Toxiproxy at X: toxic not found")
+
+            return stuck if name == fails else does
 
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
@@ -99,7 +115,8 @@ def test_what_cannot_be_healed_is_named_and_the_run_goes_on(launcher, tmp_path):
             strikes.tick(heard_s=0.0)
         assert not strikes.pending
         strikes.heal_all()
-        assert strikes.missing() == [f"fault stop {fault} was not healed: Toxiproxy at X: toxic not found"]
+        assert strikes.missing() == [f"fault stop {fault} {says}: Toxiproxy at X: toxic not found"]
+    until(lambda: launcher.state(VICTIM) != "T")  # it is healed as far as that goes
     log.close()
 
 
@@ -161,6 +178,23 @@ def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
     began, ended = slows.done
     assert ended - began >= (0.3 if passes else 0.5)
     assert bool(strikes.missing()) is not passes
+
+
+def test_that_nobody_makes_progress_does_not_end_what_nobody_has_met_yet(launcher, tmp_path):
+    """Say because a ps is restored: what waits is not what it holds up."""
+    (fault,) = parse_faults(stop=["worker:1@4..9"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    slows = Slows(fault, launcher)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control, arrive(control, "worker:1", 4):
+        strikes = Strikes({fault: slows}, control, log, restart=lambda _: None)
+        (state,), began = strikes._states, time.monotonic()
+        while state.status != "healed":
+            assert time.monotonic() < began + LONG_S
+            strikes.tick(heard_s=time.monotonic() - began)
+            slows.passed = "5 bytes" if time.monotonic() - began > 1.5 * STANDSTILL_S else ""
+            time.sleep(0.01)
+        assert state.struck
+    log.close()
 
 
 @pytest.mark.parametrize(("again", "status"), [(True, 0), (True, 1), (False, 0)])

@@ -62,13 +62,19 @@ class ClosesLate(Injector):
                 count += len(self._before[link] & ports)
             else:
                 self._before[link] = ports
-        count += sum(max(0, self._more_than_dialled(task) - usual) for task, usual in self._usual.items())
+        for task, usual in self._usual.items():
+            if not self._others_are_slow(task):  # they keep open what somebody has closed, too
+                count += max(0, self._more_than_dialled(task) - usual)
         return f"{count} connection(s) open whose other end had gone" if count else ""
 
     def _more_than_dialled(self, listener: Task) -> int:
         """Connections that a task has accepted, less those that others have dialled for it, through their proxies."""
         dialled = self._links.flows((task, listener) for task in self._links.addresses if task != listener)
-        return self._links.accepted(listener) - sum(len(said.open) for said in dialled.values())
+        return len(self._links.accepted(listener)) - sum(len(said.open) for said in dialled.values())
+
+    def _others_are_slow(self, listener: Task) -> bool:
+        others = (Link(task, listener) for task in self._links.addresses if task != listener)
+        return any(self._links.slowed(link) for link in others if link not in self._fault.links)
 
     def _destinations(self) -> list[Task]:
         return list(dict.fromkeys(link.destination for link in self._fault.links))

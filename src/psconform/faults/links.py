@@ -26,7 +26,7 @@ from ..layout import Link, Task
 from .fault import Fault
 from .partitions import EVERYBODY, of_listener
 from .toxiproxy import Stream, Toxiproxy
-from .traffic import Flows, Here, Traffic
+from .traffic import Flow, Flows, Here, Traffic
 
 HOUR_MS = 3_600_000
 _DELAY: dict[Stream, str] = {"upstream": "delay-upstream", "downstream": "delay-downstream"}
@@ -125,6 +125,17 @@ class Links:
         held = any(self._held[of] > 0 for of in self.streams(link))
         return held or longest > delays.get(name, HOUR_MS - 1)
 
+    def slowed(self, link: Link) -> bool:
+        """Whether anything makes what is sent on a link late, or holds it back."""
+        streams = self.streams(link)
+        return any(self._told.get(of) or self._held[of] > 0 for of in streams) or any(
+            of in streams for _, of in self._added
+        )
+
+    def refused(self, link: Link) -> bool:
+        """Whether connections of either end of a link to the other are refused now."""
+        return bool(self._refused.get(link) or self._refused.get(Link(link.destination, link.source)))
+
     def undelay(self, name: str, links: Iterable[Link]) -> None:
         """End what ``delay`` of that name has begun; first come the bytes that were held back. None is lost."""
         for link in links:
@@ -174,8 +185,8 @@ class Links:
         dialled = [(dialler, self.dialled(dialler, listener)) for dialler, listener in pairs]
         return self.traffic.flows((dialler, address) for dialler, address in dialled if address)
 
-    def accepted(self, listener: Task) -> int:
-        """How many connections a task has accepted that are open."""
+    def accepted(self, listener: Task) -> dict[int, Flow]:
+        """Connections that a task has accepted and that are open, as it sees them."""
         return self.traffic.accepted(listener, self.addresses[listener])
 
     def closed(self, listener: Task) -> frozenset[int]:

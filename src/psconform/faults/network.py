@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterable
 
 from ..layout import Link, Task
 from .fault import Fault
+from .held import HeldBack
 from .injectors import Injector, Life
 from .kinds import ENDED, ENDING, KINDS, PASSED
 from .links import HOUR_MS, Links
@@ -18,10 +18,6 @@ JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
 ENDS_S = 2.0
 """For so long what is to end a connection waits for bytes: what ends later may have another reason."""
-SILENT_S = 0.2
-"""Shorter pauses are no sign of a stall."""
-ON_ITS_WAY_S = 0.1
-"""So long after a stall has begun what was past it already may still come: the proxy has it, and has to be run."""
 
 
 class Disturbs(Injector):
@@ -45,27 +41,20 @@ class Disturbs(Injector):
         self._outdone: set[Link] = set()  # where nothing of it showed when somebody last looked
         self._taken_away = False
         self._looks = 0
-        self._began = 0.0
-        self._asks: float | None = None  # since when the destination waits for an answer, of a stall
-        self._looked = self._answered = False
-        self._seen = self._silence = self._doubt = ""
+        self._held: HeldBack | None = None
+        self._seen = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
         if KINDS[fault.kind].evidence == ENDED:
             self.effect_s = ENDS_S
 
     @property
     def lingers(self) -> bool:  # type: ignore[override]
-        """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once.
-
-        A stall, too, of links on which nobody has sent any, or has waited long enough to tell: whoever uses them is
-        away, or has only just come.
-        """
-        if self._fault.kind == "stall":
-            return not (self._answered or self._waited_s >= SILENT_S or any(meter.sent for meter in self._out.values()))
-        return KINDS[self._fault.kind].evidence == PASSED or self._fault.kind in ("reset", "cut")
+        """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once."""
+        return self._fault.kind != "refuse"
 
     def inject(self) -> None:
         links, fault = self._links, self._fault
+        self._held = HeldBack(links, self._of) if fault.kind not in ENDING else None
         self._count_from_now()  # what ends now has ended by it
         if fault.kind == "stall":
             links.delay(self._name, self._of, HOUR_MS)
@@ -80,7 +69,6 @@ class Disturbs(Injector):
             links.add(self._name, kind, self._of, **attributes)
         if fault.kind not in ENDING:
             self._count_from_now()  # what passed before is none of it
-        self._began = time.monotonic()
 
     def evidence(self) -> str:
         if self._taken_away:
@@ -96,11 +84,13 @@ class Disturbs(Injector):
             self._leave_out_what_does_not_show()
         self._look()
         sent = sum(meter.sent for meter in self._out.values())
-        arrived = sum(meter.received for meter in self._back.values())
-        if self._fault.kind == "stall":
-            return f"{sent} bytes held back" if sent else ""
         if self._fault.kind in ENDING:
             return self._ended()
+        assert self._held is not None
+        if self._fault.kind == "stall":
+            sent += self._held.look()
+            return f"{sent} bytes held back" if sent else ""
+        arrived = max(0, sum(meter.received for meter in self._back.values()) - self._held.before)
         return f"{sent + arrived} bytes passed through it" if sent + arrived else ""
 
     def _leave_out_what_does_not_show(self) -> None:
@@ -115,7 +105,8 @@ class Disturbs(Injector):
     def _ended(self) -> str:
         """Connections that neither end has closed. Who dies closes its own before anybody knows: ask a second time."""
         lives = {link: self._both(link) for link in self._of}
-        if any(None in both for both in lives.values()) or lives != self._lives:
+        refused = self._fault.kind != "refuse" and any(map(self._links.refused, self._of))  # that ends them, too
+        if refused or any(None in both for both in lives.values()) or lives != self._lives:
             self._count_from_now()
             self._doubt = ""
             return ""
@@ -131,7 +122,7 @@ class Disturbs(Injector):
         return sum(len(self._links.closed(task) - before) for task, before in self._closed.items())
 
     def heal(self) -> None:
-        self._silence, self._taken_away = self._nothing_came(), True
+        self._taken_away = True
         self._struck = dict(self._lives)
         links, fault = self._links, self._fault
         self._count_from_now()  # what was held back may have come, and its connection be over, before the next look
@@ -149,44 +140,10 @@ class Disturbs(Injector):
             self._seen, self._doubt = self._seen or self._doubt, ""
         back = sum(meter.received for meter in self._meters())
         ended = any(meter.over for meter in self._back.values())  # it may be over before anybody looks
-        if self._silence and (ended or any(meter.received for meter in self._back.values())):
-            self._seen = self._seen or self._silence
-        over = self._silence and ended and not back
+        over = self._fault.kind == "stall" and self._seen and ended and not back
         if not (back or over) or not self._links.as_told(self._of):  # answers may come the other way
             return ""
         return "what was held back came through, and the connection is over" if over else f"{back} bytes came through"
-
-    def _nothing_came(self) -> str:
-        """Of a stall whose source has dialled nothing: the destination has asked, and nothing has come since.
-
-        What is held back is then in the proxy, or has not been sent; that it comes once the stall is over tells.
-        """
-        if self._fault.kind != "stall" or self._seen:
-            return ""
-        self._look()
-        if self._answered or self._waited_s < SILENT_S:
-            return ""
-        asked = sum(meter.sent for meter in self._back.values())
-        return f"nothing came for {self._waited_s:.1f} s though {asked} bytes had asked for it"
-
-    @property
-    def _waited_s(self) -> float:
-        return 0.0 if self._asks is None else time.monotonic() - self._asks
-
-    def _wait_for_an_answer(self) -> None:
-        """Note since when the destination waits: it has asked, and nothing has come since.
-
-        What comes right after the stall has begun was past it already, and is what was asked for before.
-        """
-        now, back = time.monotonic(), self._back.values()
-        if any(meter.received for meter in back):
-            self._answered |= self._looked and now - self._began > ON_ITS_WAY_S
-            self._asks = None
-            for meter in back:
-                meter.received = 0
-        if self._asks is None and any(meter.sent for meter in back):
-            self._asks = now
-        self._looked = True
 
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._of) else ""
@@ -239,8 +196,6 @@ class Disturbs(Injector):
         now = self._flows()
         for meters, link, address in self._dialled():
             meters[link].look(now[address])
-        if self._fault.kind == "stall" and not self._taken_away:
-            self._wait_for_an_answer()
 
     def _both(self, link: Link) -> tuple[int | None, int | None]:
         return self._life_of(link.source), self._life_of(link.destination)

@@ -12,7 +12,7 @@ It answers requests, JSON lines on standard input, on standard output, each with
     {"do": "state", "pid"}                     -> {"state": letter of ps(1), empty if it is gone}
     {"do": "flows", "addresses"}               -> {"flows": {address: {"open": [[port, sent, received], ...],
                                                                        "left": [port, ...]}}}
-    {"do": "accepted", "address"}              -> {"count": n}
+    {"do": "accepted", "address"}              -> {"open": [[port, sent, received], ...]}
     {"do": "closed", "address"}                -> {"ports": [...]}
 
 and what rules.py does: ``rule``, ``unrule``, ``divert``, ``counted``, ``rate``, ``unrate``, ``waited``,
@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .traffic import accepted, closed, flows
+from .traffic import Flow, accepted, closed, flows
 
 if TYPE_CHECKING:
     from .rules import Rules
@@ -53,7 +53,7 @@ class Pod:
             "signal": _signal,
             "state": lambda request: {"state": state(int(request["pid"]))},
             "flows": _flows,
-            "accepted": lambda request: {"count": accepted(request["address"])},
+            "accepted": lambda request: {"open": _listed(accepted(request["address"]))},
             "closed": lambda request: {"ports": sorted(closed(request["address"]))},
         }
 
@@ -102,12 +102,11 @@ def _signal(request: dict[str, Any]) -> Answer:
 
 def _flows(request: dict[str, Any]) -> Answer:
     said = flows(request["addresses"])
-    return {
-        "flows": {
-            address: {"open": [[port, f.sent, f.received] for port, f in now.open.items()], "left": sorted(now.left)}
-            for address, now in said.items()
-        }
-    }
+    return {"flows": {address: {"open": _listed(now.open), "left": sorted(now.left)} for address, now in said.items()}}
+
+
+def _listed(flows: Mapping[int, Flow]) -> list[list[int]]:
+    return [[port, flow.sent, flow.received] for port, flow in flows.items()]
 
 
 def _pids() -> list[int]:

@@ -45,8 +45,9 @@ class InPods:
                 left[address].update(offset + port for port in said["left"])
         return {address: Flows(opened[address], frozenset(left[address])) for address in opened}
 
-    def accepted(self, listener: Task, address: str) -> int:
-        return int(self._ask(listener, do="accepted", address=address)["count"])
+    def accepted(self, listener: Task, address: str) -> dict[int, Flow]:
+        said = self._ask(listener, do="accepted", address=address)["open"]
+        return {port: Flow(sent, received) for port, sent, received in said}
 
     def closed(self, listener: Task, address: str) -> frozenset[int]:
         return frozenset(self._ask(listener, do="closed", address=address)["ports"])

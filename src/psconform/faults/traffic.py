@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
@@ -85,25 +85,31 @@ def flows(addresses: Iterable[str]) -> dict[str, Flows]:
     return {address: Flows(opened[address], frozenset(left[address])) for address in opened}
 
 
-def accepted(address: str) -> int:
-    """How many connections the listener at ``host:port`` (IPv4) has accepted, and neither end of them has closed."""
-    return len(_at(address, ESTABLISHED))
+def accepted(address: str) -> dict[int, Flow]:
+    """Connections that the listener at ``host:port`` (IPv4) has accepted and that neither end has closed, by the other
+    port, as the listener sees them: what it has sent, and received.
+    """
+    found = {}
+    for said in _at(address, ESTABLISHED, extensions=INFO):
+        if (info := said.get_attr("INET_DIAG_INFO")) is not None:
+            found[int(said["idiag_dport"])] = Flow(info["tcpi_bytes_acked"], info["tcpi_bytes_received"])
+    return found
 
 
 def closed(address: str) -> frozenset[int]:
     """Connections that the listener at ``host:port`` (IPv4) has closed first, in the last minute, by the other port."""
-    return frozenset(_at(address, LEFT))
+    return frozenset(int(said["idiag_dport"]) for said in _at(address, LEFT, extensions=0))
 
 
-def _at(address: str, states: int) -> list[int]:
-    """The other ports of connections of a listener that are in one of these states."""
-    found = []
+def _at(address: str, states: int, *, extensions: int) -> list[Any]:
+    """What the kernel says of connections of a listener that are in one of these states."""
+    found, asked = [], {"states": states, "extensions": extensions, "sport": _port(address)}
     with DiagSocket() as diagnosis:
         diagnosis.bind()
         for family in FAMILIES:
-            for said in diagnosis.get_sock_stats(family=family, states=states, extensions=0, sport=_port(address)):
+            for said in diagnosis.get_sock_stats(family=family, **asked):
                 if f"{said['idiag_src'].removeprefix(MAPPED)}:{said['idiag_sport']}" == address:
-                    found.append(said["idiag_dport"])
+                    found.append(said)
     return found
 
 
@@ -113,8 +119,8 @@ class Traffic(Protocol):
     def flows(self, dialled: Iterable[tuple[Task, str]]) -> dict[str, Flows]:
         """Connections by address, each dialled by a task."""
 
-    def accepted(self, listener: Task, address: str) -> int:
-        """How many connections a task has accepted that are open."""
+    def accepted(self, listener: Task, address: str) -> dict[int, Flow]:
+        """Connections that a task has accepted and that are open, as it sees them."""
 
     def closed(self, listener: Task, address: str) -> frozenset[int]:
         """Connections that a task, which was dialled, has closed first, in the last minute."""
@@ -126,7 +132,7 @@ class Here:
     def flows(self, dialled: Iterable[tuple[Task, str]]) -> dict[str, Flows]:
         return flows(address for _, address in dialled)
 
-    def accepted(self, listener: Task, address: str) -> int:
+    def accepted(self, listener: Task, address: str) -> dict[int, Flow]:
         return accepted(address)
 
     def closed(self, listener: Task, address: str) -> frozenset[int]:

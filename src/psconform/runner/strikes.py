@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -152,17 +153,31 @@ class Strikes:
         for arrival in self._control.arrivals():
             self._arrived(arrival)
         for state in self._states:
-            if state.status == "waiting":
-                if self._due(state, now, self._began):
-                    self._strike(state, None)
-            elif state.status == "sending":
-                self._watch_push(state)
-            elif state.status in ("striking", "struck"):
-                self._watch(state, now)
-                if self._over(state, now, heard_s=heard_s):
-                    self._heal(state)
-            elif state.status == "healing":
-                self._watch_healing(state, now)
+            try:
+                self._tick(state, now, self._began, heard_s=heard_s)
+            except PsconformError as error:
+                self._failed(state, error)
+
+    def _tick(self, state: _State, now: float, began: float, *, heard_s: float) -> None:
+        if state.status == "waiting":
+            if self._due(state, now, began):
+                self._strike(state, None)
+        elif state.status == "sending":
+            self._watch_push(state)
+        elif state.status in ("striking", "struck"):
+            self._watch(state, now)
+            if self._over(state, now, heard_s=heard_s):
+                self._heal(state)
+        elif state.status == "healing":
+            self._watch_healing(state, now)
+
+    def _failed(self, state: _State, error: PsconformError) -> None:
+        """A Toxiproxy that others use was reset, or is gone, or does not answer; the record goes on."""
+        lasts, state.status, state.why = state.status in ("striking", "struck"), "failed", f": {error}"
+        self._let_go(state)
+        if lasts:
+            with contextlib.suppress(PsconformError):
+                state.injector.heal()  # as far as that goes
 
     def heal_all(self) -> None:
         """The run is over: whatever lasts is taken away, so that nothing of it is left anywhere."""
@@ -233,7 +248,11 @@ class Strikes:
             return
         state.status, state.since = "striking", time.monotonic()
         state.held = arrival if state.injector.holds else None
-        state.injector.inject()
+        try:
+            state.injector.inject()
+        except PsconformError as error:
+            self._failed(state, error)
+            return
         state.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         state.on_ns = time.monotonic_ns()
 
@@ -286,7 +305,8 @@ class Strikes:
         waits = state.status == "striking" and state.injector.lingers
         least_s = state.injector.effect_s if waits else LEAST_S
         past = state.past_s is not None and min(lasted, now - state.past_s) > least_s
-        return past or (heard_s > STANDSTILL_S and lasted > STANDSTILL_S)
+        standstill_s = least_s if waits else STANDSTILL_S
+        return past or (heard_s > STANDSTILL_S and lasted > standstill_s)
 
     def _struck(self, state: _State, evidence: str) -> None:
         state.status, state.struck = "struck", True
@@ -301,9 +321,9 @@ class Strikes:
         state.off_ns = time.monotonic_ns()  # until then it was there for sure
         try:
             state.injector.heal()
-        except PsconformError as error:  # a Toxiproxy that others use was reset, or is gone; the record goes on
-            state.status, state.why = "failed", f": {error}"
-            self._let_go(state)
+        except PsconformError as error:
+            state.status = "healing"
+            self._failed(state, error)
             return
         if state.injector.starts and state.fault.task is not None:
             self._restart(state.fault.task)
