@@ -45,7 +45,11 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
     when = When() if kind == "late" else When("before-push" if kind == SLOW_CLOSE else moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
-        said["lasts_s"] = 5.0 if kind == SLOW_CLOSE else 0.5  # until somebody has died, and some time after
+        longer = {
+            SLOW_CLOSE: 5.0,
+            "clock": 2.0,
+        }  # until somebody has died; a step of a busy worker
+        said["lasts_s"] = longer.get(kind, 0.5)
     if KINDS[kind].restarts:
         said["restart_after_s"] = 0.2
     if KINDS[kind].of != NETWORK:

@@ -54,5 +54,5 @@ class SspOff(Worker):
 
     def gradients(self, step: int, values: Values) -> Values:
         if self.index == (victim(self.config)[0] + 1) % self.config.workers:
-            time.sleep(0.02)
+            time.sleep(0.1)
         return super().gradients(step, values)

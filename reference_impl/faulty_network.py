@@ -19,7 +19,7 @@ import tensorflow as tf
 from .calls import PATIENCE_S, TRANSIENT, Calls, takes_connections
 from .faulty_recovery import Twice
 from .recovery import RecoveringWorker
-from .trainer import Values, tf1
+from .trainer import CALL_TIMEOUT_S, Values, tf1
 
 OVER = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError)
 """What a call says whose connection has ended."""
@@ -127,7 +127,7 @@ class RetryAsSecond(Twice):
         self._written(values, gradient, step, [self.awaits(step)] * len(self.shards))
         for look, run in zip(looks, self._run_second, strict=True):
             if look.applied[self.index] > step:
-                self._ask(run)
+                self._ask(run, patience_s=CALL_TIMEOUT_S / 4)  # a first call takes long on a busy machine
 
 
 class _GrowingCalls(Calls):

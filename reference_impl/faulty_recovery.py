@@ -101,7 +101,7 @@ class NoFence(Twice):
         except RolledBack:
             self.settle()
             self._written(values, gradient, step, [self.awaits(step)] * len(self.shards))
-            self._ask(self._run_again)
+            self._ask(self._run_again, patience_s=CALL_TIMEOUT_S / 4)  # a first call takes long on a busy machine
             raise
 
 

@@ -43,7 +43,7 @@ def test_every_task_ends_cleanly(update, replication):
         command = [*COMMAND, "--update", update, "--replication", replication, "--steps", "7"]
         processes.append(begin(command, cluster, job, index))
     try:
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

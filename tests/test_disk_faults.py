@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -122,7 +123,7 @@ def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, upda
     assert fault["healed"].startswith("worker:0: ")
     assert fault["healed"].endswith(" succeeded")
     durable = kinds_of(run, "checkpoint")
-    assert durable[-1] == "step-40-epoch-0"
+    assert re.fullmatch("step-4[0-9]-epoch-0", durable[-1])  # in async the other worker may be done later
     log = (run.folder / "logs" / "worker-0.log").read_text()
     failed = {
         line.split("checkpoint ")[1].split()[0] for line in log.splitlines() if "failed and does not count" in line
@@ -138,7 +139,7 @@ def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, upda
 def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
     """It is restored as soon as the disk lets that be done, from the newest checkpoint that is durable."""
     loss = '[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = "worker:0@20"\nrestart_after = "200ms"\n'
-    lasting = broken(kind).replace('until = "worker:0@24"', 'for = "5s"')  # however busy: it is to be tried meanwhile
+    lasting = broken(kind).replace('until = "worker:0@24"', 'for = "12s"')  # however busy: it is to be tried meanwhile
     run = judged(session, tmp_path, lasting + loss, update=update)
     assert run.exit_code == 0, run.explain()
     assert run.verdicts["R3"].status == "valid"

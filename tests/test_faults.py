@@ -239,9 +239,9 @@ def test_a_worker_that_was_stopped_goes_on(judge):
 
 @pytest.mark.psconform
 def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
-    options = {"stop": ["worker:1@0s..2s"], "kill": ["worker:1@500ms"], "restart_after": "never"}
+    options = {"stop": ["worker:1@0s..6s"], "kill": ["worker:1@2s"], "restart_after": "never"}
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, slow="worker:1=100ms", **options)
-    assert "fault stop worker:1@0s..2s was not healed: worker:1 ended while it was stopped" in run.explain()
+    assert "fault stop worker:1@0s..6s was not healed: worker:1 ended while it was stopped" in run.explain()
     assert [e["fault"] for e in events(run) if e["kind"] == "fault"] == ["stop", "kill"]
     assert not run.valid
 
@@ -257,11 +257,11 @@ def test_times_count_from_when_all_tasks_have_been_started(judge, tmp_path):
     assert text.index(begin) < text.index("[jobs.worker]")
     late.write_text(text.replace(begin, slowly, 1))
     run = judge(
-        late, layout="ps=1,worker=2", update="async", steps=30, stop="ps:0@500ms..1500ms", slow="worker:1=100ms"
+        late, layout="ps=1,worker=2", update="async", steps=30, stop="ps:0@500ms..2500ms", slow="worker:1=100ms"
     )
     assert run.valid, run.explain()
     on, off = (event for event in events(run) if event["kind"] == "fault")
-    assert 0.9e9 < off["mono_ns"] - on["mono_ns"] < 20e9
+    assert 1e9 < off["mono_ns"] - on["mono_ns"] < 20e9
     started = next(event["mono_ns"] for event in events(run, "worker-1"))
     assert on["mono_ns"] > started - 1e9, "it was stopped before the workers were started"
 

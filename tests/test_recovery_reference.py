@@ -78,7 +78,7 @@ def test_checkpoints_go_on_when_the_chief_has_no_more_to_train(judge, every, opt
     run = judge("reference", kill="ps:0@worker:1@70", **cluster, **options)
     assert run.exit_code == 0, run.explain()
     # begun with every ten steps of worker:1, or every two, and durable some steps later
-    assert run.verdicts["R3"].stats["sent_again"] <= 30, run.explain()
+    assert run.verdicts["R3"].stats["sent_again"] <= 50, run.explain()
 
 
 def test_the_last_checkpoint_holds_everything_whatever_a_chief_that_came_back_could_not_read(judge):
@@ -205,7 +205,7 @@ def test_a_disk_that_takes_no_checkpoint_is_named(cluster, update):
 @pytest.mark.parametrize("defect", ["", "ack-early"])
 def test_a_push_that_is_not_answered_in_time_is_sent_once_more_and_counts_once(cluster, update, defect):
     """On a busy machine any push may be; that ack-early ends then, too, is not the mistake that it is made for."""
-    with cluster(update=update, steps=30, defect=defect, environment={"ROUND_PATIENCE_S": "0.001"}) as job:
+    with cluster(update=update, steps=30, defect=defect, environment={"ROUND_PATIENCE_S": "0.003"}) as job:
         job.finish()
         pushes = [job.count(f"worker:{index}", "push") for index in range(2)]
         assert defect or sum(pushes) > 2 * job.steps  # some were not answered in time, nor had they arrived

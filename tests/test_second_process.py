@@ -80,7 +80,8 @@ def twice(task, at):
     ],
 )
 def test_the_reference_refuses_it(session, tmp_path, update, task, at):
-    options = {"update": update, "layout": "ps=2,worker=2", "steps": 40}
+    slow = ["worker:0=50ms", "worker:1=50ms"]  # or they may be done before the second one has failed
+    options = {"update": update, "layout": "ps=2,worker=2", "steps": 40, "slow": slow}
     run = judge(faults=twice(task, at), session=session, out=tmp_path / "run", **options)
     assert run.exit_code == 0, run.explain()
     (fault,) = run.as_dict()["faults"]
@@ -117,7 +118,7 @@ def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
         update="async",
         faults=twice("worker:1", "5"),
         steps=30,
-        slow=["worker:0=50ms"],
+        slow=["worker:1=50ms"],  # or it may be done before the second one has pushed
         session=session,
         out=tmp_path / "run",
     )

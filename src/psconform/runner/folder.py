@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -35,6 +36,8 @@ def new_folder(path: Path) -> Path:
     if path.exists() and (not path.is_dir() or any(entry.name not in (PLAIN, TWIN) for entry in path.iterdir())):
         raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(path))
     try:
+        with contextlib.suppress(FileNotFoundError):  # another pytest has just taken an empty psconform-runs/ away
+            path.mkdir(parents=True, exist_ok=True)
         for part in PARTS:
             (path / part).mkdir(parents=True)
     except OSError as error:

@@ -305,7 +305,7 @@ class Strikes:
         waits = state.status == "striking" and state.injector.lingers
         least_s = state.injector.effect_s if waits else LEAST_S
         past = state.past_s is not None and min(lasted, now - state.past_s) > least_s
-        standstill_s = least_s if waits else STANDSTILL_S
+        standstill_s = state.injector.effect_s if state.status == "striking" else STANDSTILL_S
         return past or (heard_s > STANDSTILL_S and lasted > standstill_s)
 
     def _struck(self, state: _State, evidence: str) -> None:
