@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from psconform.faults import network
 from psconform.faults.closing import ClosesLate
 from psconform.faults.held import HeldBack
 from psconform.faults.links import HOUR_MS, Links
@@ -176,7 +177,8 @@ def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
     strikes.heal()
 
 
-def test_what_goes_to_another_is_no_sign_of_a_stall_even_where_it_is_late(toxiproxy, listener):
+def test_what_goes_to_another_is_no_sign_of_a_stall_and_hides_none(toxiproxy, listener):
+    """However late that is, and however much."""
     addresses = {PS: address(listener), **dict.fromkeys(WORKERS, "127.0.0.1:9")}
     with Links(toxiproxy, "test", addresses) as links, contextlib.ExitStack() as lines:
         near, far = [], []
@@ -188,28 +190,35 @@ def test_what_goes_to_another_is_no_sign_of_a_stall_even_where_it_is_late(toxipr
         far[0].sendall(b"ack")
         assert heard(near[0], LONG_S) == b"ack"
         assert not looks(strikes)
+        near[0].sendall(b"read")
         links.delay("late", [Link(PS, WORKERS[0])], 1000)
         far[0].sendall(b"ack")
         assert not looks(strikes)
         assert heard(near[0], LONG_S) == b"ack"
         links.undelay("late", [Link(PS, WORKERS[0])])
         far[1].sendall(b"ack")
-        assert looks(strikes, LONG_S) == "3 bytes held back"
+
+        def busy():
+            for line in near[0], far[0]:
+                line.sendall(b"parameters")
+            return strikes.evidence()
+
+        assert until(busy, seconds=LONG_S) == "3 bytes held back"
         strikes.heal()
 
 
-def test_who_has_dialled_without_a_proxy_leaves_nothing_to_say(pair, listener):
-    """TensorFlow's client of its own server does, or a monitor: what they are told has not come out of any proxy."""
+def test_who_has_dialled_without_a_proxy_is_not_taken_for_who_is_stalled(pair, listener):
+    """A monitor, say: what it is told has not come out of any proxy."""
     links, near, far = pair
     strikes = disturbs(links, STALL)
     with dial(address(listener)), listener.accept()[0] as theirs:
         strikes.inject()
         theirs.sendall(b"metrics")
         assert not looks(strikes)
-    far.sendall(b"ack")
-    assert looks(strikes, LONG_S) == "3 bytes held back"
-    strikes.heal()
-    assert heard(near, LONG_S) == b"ack"
+        far.sendall(b"ack")
+        assert looks(strikes, LONG_S) == "3 bytes held back"
+        strikes.heal()
+        assert heard(near, LONG_S) == b"ack"
 
 
 def test_an_answer_that_another_hold_has_caught_before_is_held_back_by_a_stall(pair):
@@ -224,6 +233,36 @@ def test_an_answer_that_another_hold_has_caught_before_is_held_back_by_a_stall(p
     assert looks(strikes, LONG_S) == "3 bytes held back"
     strikes.heal()
     assert heard(near, LONG_S) == b"ack"
+
+
+@pytest.mark.parametrize(("kind", "more"), [("cut", ", bytes = 100"), ("reset", "")])
+def test_what_ends_connections_waits_for_the_bytes_that_it_ends_them_by(pair, monkeypatch, kind, more):
+    """Who sends them may wait for another meanwhile, that is restarted."""
+    monkeypatch.setattr(network, "ENDS_S", 0.2)
+    links, near, _ = pair
+    text = STALL.replace("stall", kind).replace("ps:0->worker:1", "worker:1->ps:0")
+    strikes = disturbs(links, text.replace("until = 2", f"until = 2{more}"))
+    strikes.inject()
+    if more:
+        near.sendall(b"few")
+    assert not looks(strikes)
+    assert strikes.lingers
+    near.sendall(b"x" * 200)
+    assert looks(strikes, LONG_S) == "1 connection(s) ended"
+    strikes.heal()
+
+
+def test_what_has_not_ended_a_connection_by_its_bytes_waits_no_longer(pair, monkeypatch):
+    """It may end for another reason."""
+    monkeypatch.setattr(network, "ENDS_S", 0.2)
+    links, near, far = pair
+    cut = disturbs(links, STALL.replace("stall", "cut").replace("until = 2", "until = 2, bytes = 5"))
+    cut.inject()
+    links.server.remove("test.worker-1.ps-0", f"{cut._name}-downstream")  # as if it did nothing
+    far.sendall(b"parameters")
+    assert heard(near, LONG_S) == b"parameters"
+    assert not looks(cut)
+    assert not cut.lingers
 
 
 def test_what_is_refused_is_no_sign_of_a_cut(pair):

@@ -1,85 +1,65 @@
-"""What a stall holds back on connections that others have dialled: bytes that a task has sent, and that nobody has."""
+"""What a stall holds back on connections that others have dialled: what a task has sent, and nobody has."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ..layout import Link, Task
+from ..layout import Link
 from .links import Links
 from .partitions import EVERYBODY
+from .traffic import Flow
 
 SURE_S, LOOKS = 0.3, 5
-"""What is only on its way has come by then, or was not there at one of so many looks."""
+"""What is only on its way has come by then."""
+Connection = tuple[Link, int]
+"""Of the destination of a link to its source, by the port of the first."""
 
 
 class HeldBack:
-    """Bytes in the proxies of those who have dialled the sources of links, of what these have sent since it was made.
+    """Bytes that the sources of links have sent on connections that they have accepted, and that are not there yet.
 
-    A task does not know who is behind a connection that it has accepted, so all are taken together: what it has sent on
-    them (its kernel knows), less what those have received who have dialled it. The difference is on its way, or held
-    back: on its way it is only for a moment, unless another link of the task is slow, of which nothing is said then.
-    Nor is anything said where it has accepted more connections than came through proxies (TensorFlow's client of its
-    own server, a monitor).
+    Toxiproxy stands between the two ends of a connection, so nobody knows which they are. But who waits for an answer
+    sends nothing: as many bytes as it has sent have reached the other end, and of those that have received so many that
+    one counts which has sent least.
     """
 
     def __init__(self, links: Links, of: Iterable[Link]) -> None:
-        self._links, self._of = links, tuple(of)
-        self._sources = list(dict.fromkeys(link.source for link in self._of if link.source != EVERYBODY))
-        self._before: dict[Task, int] = {}  # past the stall already, and not there yet
-        self._received: dict[Task, int] = {}
-        self._ports: dict[Task, frozenset[tuple[str, int]]] = {}
+        self._links, self._of = links, [link for link in of if link.source != EVERYBODY]
+        self._before: dict[Connection, tuple[int, int]] = {}  # past the stall already and not there; what had come
+        for link, port, flow, missing in self._look():
+            waits = links.slowed(link)  # another holds it back already
+            self._before[link, port] = (0 if waits else max(0, missing), flow.received)
         self._since, self._looks = 0.0, 0
-        for source in self._sources:
-            sent, received = self._look_at(source)
-            waits = any(links.slowed(link) for link in self._of if link.source == source)  # held already, by another
-            self._before[source] = 0 if waits or sent is None else max(0, sent - received)
-            self._received[source] = received
 
     @property
     def before(self) -> int:
         """Bytes that were on their way when it was made."""
-        return sum(self._before.values())
+        return sum(missing for missing, _ in self._before.values())
 
-    def look(self) -> int:
-        """How many bytes are surely held back; call it often."""
-        held = sum(max(0, self._held_of(source)) for source in self._sources)
+    def look(self) -> str:
+        """What is surely held back, empty if nothing is; call it often."""
+        held = 0
+        for link, port, flow, missing in self._look():
+            before, received = self._before.get((link, port), (0, 0))
+            held += max(0, missing - max(0, before - (flow.received - received)))
         if not held:
             self._looks = 0
-            return 0
+            return ""
         if not self._looks:
             self._since = time.monotonic()
         self._looks += 1
-        return held if self._looks >= LOOKS and time.monotonic() - self._since >= SURE_S else 0
+        return f"{held} bytes held back" if self._looks >= LOOKS and time.monotonic() - self._since >= SURE_S else ""
 
-    def _held_of(self, source: Task) -> int:
-        ports = self._ports[source]
-        sent, received = self._look_at(source)
-        if ports - self._ports[source]:  # a connection is over: what was on its way may be, too
-            self._before[source], self._received[source] = 0, received
-        if sent is None or self._others_are_slow(source):
-            return 0
-        on_its_way = max(0, self._before[source] - (received - self._received[source]))
-        return sent - received - on_its_way
+    def _look(self) -> Iterator[tuple[Link, int, Flow, int]]:
+        """Connections whose dialler waits, and how many bytes have been sent to it that it has not got.
 
-    def _look_at(self, source: Task) -> tuple[int | None, int]:
-        """(bytes sent on connections that it has accepted, bytes received by who has dialled it), of those open.
-
-        The first is asked first, so that what passes meanwhile is not taken for held back; None: they do not belong
-        together.
+        Who has accepted them is asked first, so that what passes meanwhile is not taken for missing.
         """
-        accepted = self._links.accepted(source)
-        dialled = self._links.flows((task, source) for task in self._diallers() if task != source)
-        flows = {(address, port): flow for address, said in dialled.items() for port, flow in said.open.items()}
-        self._ports[source] = frozenset(flows)
-        received = sum(flow.received for flow in flows.values())
-        if len(accepted) != len(flows):
-            return None, received
-        return sum(flow.sent for flow in accepted.values()), received
-
-    def _others_are_slow(self, source: Task) -> bool:
-        others = (Link(source, task) for task in self._diallers() if task != source)
-        return any(self._links.slowed(link) for link in others if link not in self._of)
-
-    def _diallers(self) -> list[Task]:
-        return [EVERYBODY] if self._links.shared else list(self._links.addresses)
+        accepted = {source: self._links.accepted(source).values() for source in {link.source for link in self._of}}
+        for link in self._of:
+            dialled = self._links.flows([(link.destination, link.source)]).values()
+            for port, flow in (each for said in dialled for each in said.open.items()):
+                sent = [other.sent for other in accepted[link.source] if other.received == flow.sent]
+                if sent:
+                    yield link, port, flow, min(sent) - flow.received

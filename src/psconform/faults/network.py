@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
 
 from ..layout import Link, Task
@@ -17,7 +18,7 @@ from .traffic import Flows, Meter
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
 ENDS_S = 2.0
-"""For so long what is to end a connection waits for bytes: what ends later may have another reason."""
+"""So long after the bytes that are to end their connection it has ended: what ends later may have another reason."""
 
 
 class Disturbs(Injector):
@@ -42,15 +43,16 @@ class Disturbs(Injector):
         self._taken_away = False
         self._looks = 0
         self._held: HeldBack | None = None
+        self._first = 0.0  # when there were bytes that were to end their connection
         self._seen = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
-        if KINDS[fault.kind].evidence == ENDED:
-            self.effect_s = ENDS_S
 
     @property
     def lingers(self) -> bool:  # type: ignore[override]
         """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once."""
-        return self._fault.kind != "refuse"
+        if KINDS[self._fault.kind].evidence == ENDED:
+            return self._fault.kind != "refuse" and (not self._first or time.monotonic() - self._first < ENDS_S)
+        return True
 
     def inject(self) -> None:
         links, fault = self._links, self._fault
@@ -88,8 +90,8 @@ class Disturbs(Injector):
             return self._ended()
         assert self._held is not None
         if self._fault.kind == "stall":
-            sent += self._held.look()
-            return f"{sent} bytes held back" if sent else ""
+            held = self._held.look()
+            return f"{sent} bytes held back" if sent else held
         arrived = max(0, sum(meter.received for meter in self._back.values()) - self._held.before)
         return f"{sent + arrived} bytes passed through it" if sent + arrived else ""
 
@@ -110,6 +112,9 @@ class Disturbs(Injector):
             self._count_from_now()
             self._doubt = ""
             return ""
+        passed = sum(meter.sent for meter in self._out.values()) + sum(m.received for m in self._back.values())
+        if passed >= self._amounts.get("bytes", 1):
+            self._first = self._first or time.monotonic()
         ended = max(0, self._ended_by_no_dialler() - self._closed_by_listeners())
         told, self._doubt = self._doubt, f"{ended} connection(s) ended" if ended else ""
         return self._doubt if told else ""
