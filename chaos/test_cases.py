@@ -45,11 +45,8 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
     when = When() if kind == "late" else When("before-push" if kind == SLOW_CLOSE else moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
     if KINDS[kind].lasts:
-        longer = {
-            SLOW_CLOSE: 5.0,
-            "clock": 2.0,
-        }  # until somebody has died; a step of a busy worker
-        said["lasts_s"] = longer.get(kind, 0.5)
+        # until somebody has died, and some time after; a worker tells of its clock at its next step
+        said["lasts_s"] = {SLOW_CLOSE: 5.0, "clock": 2.0}.get(kind, 0.5)
     if KINDS[kind].restarts:
         said["restart_after_s"] = 0.2
     if KINDS[kind].of != NETWORK:

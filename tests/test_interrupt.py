@@ -101,7 +101,7 @@ def running(tmp_path):
             yield process, below
         finally:
             process.kill()
-        until(lambda: all(map(gone, below)), seconds=5.0)
+        until(lambda: all(map(gone, below)), seconds=1.0)
 
 
 def check(folder):
@@ -125,7 +125,7 @@ def test_an_interrupted_run_ends_its_tasks_and_can_be_read(running, tmp_path, nu
     process, below = running
     assert len(below) == 4
     process.send_signal(number)
-    until(lambda: all(map(gone, below)), seconds=5.0)
+    until(lambda: all(map(gone, below)), seconds=1.0)
     out, err = process.communicate(timeout=5)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "psconform: interrupted; all tasks have been ended"
@@ -147,7 +147,7 @@ def test_an_interrupted_series_says_what_it_had(tmp_path):
             out, err = process.communicate(timeout=10)
         finally:
             process.kill()
-    until(lambda: all(map(gone, below)), seconds=5.0)
+    until(lambda: all(map(gone, below)), seconds=1.0)
     assert len(below) == 4
     assert process.returncode == 130
     assert "INTERRUPTED: 1 valid" in out
@@ -162,7 +162,7 @@ def test_an_interrupted_series_says_what_it_had(tmp_path):
 def test_a_killed_psconform_leaves_no_task_and_a_record_that_can_be_read(running, tmp_path):
     process, below = running
     process.kill()
-    until(lambda: all(map(gone, below)), seconds=5.0)
+    until(lambda: all(map(gone, below)), seconds=1.0)
     status, text = check(tmp_path / "out")
     assert status == 2
     assert "the run is running, not finished" in text
@@ -172,7 +172,7 @@ def test_a_killed_keeper_is_one_clear_error(running, tmp_path):
     process, below = running
     (keeper,) = (child for child in below if child.ppid() == process.pid)
     keeper.kill()
-    until(lambda: all(map(gone, below)), seconds=5.0)
+    until(lambda: all(map(gone, below)), seconds=1.0)
     out, err = process.communicate(timeout=5)
     assert (process.returncode, out) == (4, "")
     assert err.splitlines()[-1] == "psconform: the keeper of the tasks ended, and with it all tasks"
@@ -204,5 +204,5 @@ def test_a_kill_during_calibration_leaves_no_folder(tmp_path):
             below = psutil.Process(process.pid).children(recursive=True)
         finally:
             process.kill()
-    until(lambda: all(map(gone, below)), seconds=5.0)
+    until(lambda: all(map(gone, below)), seconds=1.0)
     assert not list(tmp_path.glob("out*"))

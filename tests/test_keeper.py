@@ -193,7 +193,7 @@ def test_no_task_outlives_the_owner_by_a_second(tmp_path, kind):
             ran = [not gone(pid) for pid in pids] + [folder.is_dir()]
         finally:
             owner.kill()
-        until(lambda: gone(*pids), seconds=5.0)
+        until(lambda: gone(*pids), seconds=1.0)
     assert all(ran)
     assert not folder.exists()
 
@@ -229,10 +229,10 @@ def test_a_killed_keeper_takes_its_tasks_along_and_the_owner_says_so(tmp_path):
         pid = launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), env={}, log=tmp_path / "a.log")
         child = int(whole(tmp_path / "a.log"))
         os.kill(launcher._keeper.pid, signal.SIGKILL)
-        until(lambda: gone(pid), seconds=5.0)
+        until(lambda: gone(pid), seconds=1.0)
         with pytest.raises(PsconformError, match="keeper of the tasks ended"):
             launcher.poll(5.0)
-        until(lambda: gone(child), seconds=5.0)
+        until(lambda: gone(child), seconds=1.0)
         with pytest.raises(PsconformError, match="keeper of the tasks is gone"):
             launcher.start(OTHER, SLEEP, env={}, log=tmp_path / "b.log")
         with pytest.raises(PsconformError, match="keeper of the tasks is gone"):

@@ -341,11 +341,10 @@ def test_a_job_ends_without_a_worker_that_is_gone_for_good(judge, update):
     kill = {"kill": "worker:1@10", "restart_after": "never", "steps": 25}
     run = judge("reference", update=update, drop_after="2s", **kill)
     assert run.exit_code == 0, run.explain()
-    assert run.verdicts["M2"].reason.endswith("worker(s) gone on without")
+    assert run.verdicts["M2"].reason == "1 worker(s) gone on without"
     assert run.verdicts["L1"].status == "valid"
     said = [json.loads(line) for line in (run.folder / "events" / "worker-0.jsonl").read_text().splitlines()]
-    without = [event for event in said if event["kind"] == "without" and event["worker"] == 1]
-    steps = [event["step"] for event in without if event["step"] >= 10]  # or it was late, on a busy machine
+    steps = [event["step"] for event in said if event["kind"] == "without"]
     assert steps == (list(range(10, 25)) if update == "sync" else [10])
 
 

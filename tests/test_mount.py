@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -75,9 +74,8 @@ else:
 """
 
 
-def breaks(kind, disk, **amounts):
-    said = tuple(amounts.items()) or usual_amounts(kind)
-    return Breaks(Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said), disk)
+def breaks(kind, disk, said=()):
+    return Breaks(Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said or usual_amounts(kind)), disk)
 
 
 EVERYTHING = """
@@ -227,11 +225,11 @@ print(*found)
 
 
 def test_a_slow_disk_delays_and_its_end_ends_the_delays(folder, disk):
-    fault = breaks("slow-disk", disk, ms=2000)
+    fault = breaks("slow-disk", disk, (("ms", 2000),))
     fault.inject()
     took = int(run(folder, tried("Path('a').write_bytes(b'x')")))
     assert took >= 2000
-    assert re.search(r"worker:0: write of a was delayed by [23]\d{3} ms", fault.evidence())
+    assert "worker:0: write of a was delayed by 20" in fault.evidence()
     fault.heal()
     assert fault.gone()
     assert int(run(folder, tried("Path('a').write_bytes(b'x')"))) < 2000

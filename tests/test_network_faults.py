@@ -89,7 +89,9 @@ def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update)
         worker: [
             event["step"]
             for line in (tmp_path / f"run/events/worker-{worker}.jsonl").read_text().splitlines()
-            if (event := json.loads(line))["kind"] == "ack" and event["step"] >= 5 and on < event["mono_ns"] < off
+            if (event := json.loads(line))["kind"] == "ack"
+            and event["step"] >= 5 * (1 - worker)
+            and on < event["mono_ns"] < off
         ]
         for worker in (0, 1)
     }

@@ -194,7 +194,7 @@ def test_a_straggler_slows_its_round_in_sync_and_only_itself_in_async(judge, tar
     times = {worker["task"]: worker["median_ms"] for worker in content["timing"]["workers"]}
     assert list(times) == ["worker:0", "worker:1", "worker:2"]
     assert times["worker:1"] >= 300
-    assert (min(times["worker:0"], times["worker:2"]) > 250) is (others == "wait"), times
+    assert (min(times["worker:0"], times["worker:2"]) > 270) is (others == "wait"), times
     assert check(run.folder).as_dict()["timing"] == content["timing"]
     assert "slow by 300ms" in run.explain()
     assert "updates/s" in run.explain()

@@ -322,7 +322,7 @@ class Strikes:
         try:
             state.injector.heal()
         except PsconformError as error:
-            state.status = "healing"
+            state.status = "healing"  # it is not tried a second time
             self._failed(state, error)
             return
         if state.injector.starts and state.fault.task is not None:
