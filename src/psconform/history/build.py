@@ -34,6 +34,8 @@ from .told import Absence, Mark, Poisoned, Struck
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 _FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
+Files = dict[Task, dict[int, Path]]
+"""Event files by task and incarnation."""
 """The task name under which psconform itself records."""
 SHARED_SPEC = (
     "all tasks share one cluster spec, so each is behind one proxy: a fault of links strikes what is sent to that "
@@ -75,7 +77,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     absences: list[Absence] = []
     devices: dict[int, tuple[str, ...]] = {}
     last: dict[Task, AnyEvent] = {}
-    files, notes = _of_tasks(_event_files(folder, manifest), manifest)
+    files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
     notes += [SHARED_SPEC] if manifest.shared_spec else []
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
@@ -136,7 +138,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
     )
-    lost = [] if own is None else _lost(own, files)
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
 
@@ -212,11 +213,11 @@ def _struck(poison: Poisoned) -> Struck:
     return Struck("poison", f"worker:{poison.worker}", at, f"its gradient was {poison.value} in every entry", "")
 
 
-def _event_files(folder: Path, manifest: Manifest) -> dict[Task, dict[int, Path]]:
+def _event_files(folder: Path, manifest: Manifest) -> Files:
     """By task and incarnation."""
     if not (folder / "events").is_dir():
         raise Malformed(folder, "has no folder events/")
-    files: dict[Task, dict[int, Path]] = {}
+    files: Files = {}
     known = {*manifest.layout.tasks, RUNNER}
     for path in sorted((folder / "events").iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -278,31 +279,47 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     return list(dict.fromkeys(gaps))
 
 
-def _of_tasks(files: dict[Task, dict[int, Path]], manifest: Manifest) -> tuple[dict[Task, dict[int, Path]], list[str]]:
+def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str]]:
     """These files without those of second processes, which psconform had started beside a task's own; notes of those.
 
-    They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others.
+    They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others. Third
+    is what is missing of the task's own: see `_unbroken`.
     """
     path = files.get(RUNNER, {}).get(0)
-    own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None and manifest.faults else None
+    own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None else None
     seconds = {(event.of, event.incarnation) for event in own.of(Exit) if event.second} if own is not None else set()
     kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
     left_out = [(task, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
-    return kept, [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
+    notes = [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
+    return (kept, notes, []) if own is None else _unbroken(kept, own, notes)
 
 
-def _lost(own: EventFile, files: dict[Task, dict[int, Path]]) -> list[str]:
-    """Lives of tasks that have left an event file, as psconform saw when they ended, which is not there any more."""
+def _unbroken(files: Files, own: EventFile, notes: list[str]) -> tuple[Files, list[str], list[str]]:
+    """Of each task, its lives up to the first that is missing or was cut; the notes; and what is missing.
+
+    psconform saw, when they ended, that they had left an event file, and how long it was. What comes after a gap is
+    left out, so that the record is one that was cut short there: of one with a hole in it nobody knows what a life's
+    first read shows for the first time, or what was pushed before.
+    """
     lives: Counter[str] = Counter()
-    lost, there = [], {str(task): found for task, found in files.items()}
+    kept, notes, lost = {task: dict(found) for task, found in files.items()}, list(notes), []
+    named = {str(task): task for task in files}
+    broken: set[str] = set()
     for event in own.of(Exit):
-        if event.second:
+        if event.second or event.of in broken:
             continue
         life = lives[event.of] if event.incarnation is None else event.incarnation
-        if event.recorded and life not in there.get(event.of, {}):
-            lost.append(f"{event.of}: what it recorded in incarnation {life} is missing")
         lives[event.of] += 1
-    return lost
+        found = kept[named[event.of]] if event.of in named else {}
+        there = found[life].stat().st_size if life in found else 0
+        if not event.recorded or (life in found and there >= event.recorded_bytes):
+            continue
+        what = f"is cut: {there} of {event.recorded_bytes} bytes are there" if life in found else "is missing"
+        lost.append(f"{event.of}: what it recorded in incarnation {life} {what}")
+        broken.add(event.of)
+        for later in sorted(later for later in found if later > life):
+            notes.append(f"{found.pop(later).name} comes after a gap in the record of {event.of}, and was left out")
+    return {task: found for task, found in kept.items() if found}, notes, lost
 
 
 def how_it_ended(status: int) -> str:

@@ -184,6 +184,7 @@ class Exit(Event, tag="exit", frozen=True):
     status: Annotated[int, Meta(description="exit status; minus the signal number if a signal ended it")]
     stopped: Annotated[bool, Meta(description="psconform stopped it")] = False
     recorded: Annotated[bool, Meta(description="this life of it has left an event file")] = False
+    recorded_bytes: Annotated[Count, Meta(description="bytes of that file: with fewer it was cut; 0: not told")] = 0
     incarnation: Annotated[
         Count | None, Meta(description="of its lives, which one; left out: they ended in the order of their starts")
     ] = None

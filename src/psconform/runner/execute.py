@@ -321,8 +321,10 @@ class _Execution:
             return
         task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
-        more = {"stopped": stopped, "recorded": self._events_of(task).exists()}
-        said = {name: True for name, true in more.items() if true}
+        events = self._events_of(task)
+        size = events.stat().st_size if events.exists() else 0
+        more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
+        said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
