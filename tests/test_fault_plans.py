@@ -147,6 +147,11 @@ def test_amounts_have_usual_values():
         (entry(kind="kill", task="ps:0", at="worker:1@1s"), "fault 1: at: must be WORKER@STEP"),
         (entry(kind="late", task="ps:0", at=1, for_="1s"), 'fault 1: at: must be "0s"'),
         (entry(kind="late", task="ps:0", at="0s"), "fault 1: late needs one end"),
+        (
+            entry(kind="crash-loop", task="ps:0", at=1, restart_after="never"),
+            "fault 1: restart_after: must be a time: it is started again, and again, got 'never'",
+        ),
+        ('[[fault]]\nkind = "late"\ntask = "ps:0"\nat = "0s"\nfor = "0s"', "fault 1: for: must be longer than 0s"),
         (entry(kind="crash-loop", task="ps:0", at=1, times=1), "fault 1: times: must be between 2 and 100, got 1"),
         (entry(kind="twice", task="ps:0", at=1, until=3), "until: is not for twice, which is over by itself"),
         (entry(kind="clock", task="worker:0", at=1), "fault 1: clock needs one end, until or for"),

@@ -134,6 +134,24 @@ def test_that_somebody_asks_is_no_sign_of_a_stall_and_an_answer_to_what_was_aske
     assert heard(near, LONG_S) == b"ack"
 
 
+def test_what_is_held_back_of_who_has_died_since_is_seen(pair):
+    """A crash loop: no life of the ps lasts as long as it takes to be sure. The end waits behind what is held back."""
+    links, near, far = pair
+    strikes = disturbs(links, STALL)
+    near.sendall(b"push")
+    assert heard(far, LONG_S) == b"push"
+    strikes.inject()
+    far.sendall(b"ack")
+    began = time.monotonic()
+    while not links.accepted(PS)[far.getpeername()[1]].sent:
+        assert time.monotonic() < began + LONG_S
+    assert not strikes.evidence()
+    far.close()
+    assert looks(strikes, LONG_S) == "3 bytes held back"
+    strikes.heal()
+    assert heard(near, LONG_S) == b"ack"
+
+
 def test_an_answer_after_a_stall_is_no_sign_of_it(pair):
     links, near, far = pair
     strikes = disturbs(links, STALL)

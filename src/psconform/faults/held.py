@@ -21,11 +21,13 @@ class HeldBack:
 
     Toxiproxy stands between the two ends of a connection, so nobody knows which they are. But who waits for an answer
     sends nothing: as many bytes as it has sent have reached the other end, and of those that have received so many that
-    one counts which has sent least.
+    one counts which has sent least. Where that end is gone (its process has died) what it had sent by then counts, for
+    the end of a connection waits behind bytes that are held back.
     """
 
     def __init__(self, links: Links, of: Iterable[Link]) -> None:
         self._links, self._of = links, [link for link in of if link.source != EVERYBODY]
+        self._told: dict[Connection, int] = {}  # what had been sent by the last look that told
         self._before: dict[Connection, tuple[int, int]] = {}  # past the stall already and not there; what had come
         for link, port, flow, missing in self._look():
             waits = links.slowed(link)  # another holds it back already
@@ -62,4 +64,6 @@ class HeldBack:
             for port, flow in (each for said in dialled for each in said.open.items()):
                 sent = [other.sent for other in accepted[link.source] if other.received == flow.sent]
                 if sent:
-                    yield link, port, flow, min(sent) - flow.received
+                    self._told[link, port] = min(sent)
+                if (link, port) in self._told:
+                    yield link, port, flow, self._told[link, port] - flow.received

@@ -125,10 +125,10 @@ class Ends(Injector):
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status, negative for a signal; returns whether that was the fault.
 
-        Who is asked to end may do so with any status, but one who does it only once all is done has not heeded it;
-        SIGKILL leaves no choice.
+        Who is asked to end may do so with any exit status, but one who does it only once all is done has not heeded
+        it, and one whom another signal ends (a segmentation fault) has been ended by that. SIGKILL leaves no choice.
         """
-        if status != -self._number and (self._number == signal.SIGKILL or self._done()):
+        if status != -self._number and (status < 0 or self._number == signal.SIGKILL or self._done()):
             return False
         how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
         self._seen = f"the process ended {how}"
@@ -149,11 +149,16 @@ class Late(Injector):
 
     starts = True
 
+    def __init__(self, fault: Fault, processes: Processes) -> None:
+        assert fault.task is not None
+        self._task, self._processes = fault.task, processes
+
     def inject(self) -> None:
         """The runner has left it out."""
 
     def evidence(self) -> str:
-        return "it was not there"
+        others = [task for task in self._processes.running if task != self._task]
+        return "it was not there" if others and self._task not in self._processes.running else ""
 
     def heal(self) -> None:
         """The runner starts it."""

@@ -264,7 +264,9 @@ def make_plan(
     check_poison(planned, shape, compression=compression)
     check_batches(counted, shape, workload=workload, target=found, faults=planned)
     every, seconds = _interval(checkpoint_every)
-    interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect)
+    interval = _checked_interval(
+        every, seconds, planned, shape, compression=compression, defect=defect, drawn=_is_drawn(faults)
+    )
     if defect:
         check_recovery(
             defect, planned, interval, layout=shape, steps=steps, drawn=_is_drawn(faults) or _of_a_run(faults)
@@ -362,10 +364,12 @@ def _checked_interval(
     *,
     compression: str,
     defect: str,
+    drawn: bool,
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
     faults = tuple(fault for fault in given if fault.outside)
-    for present, value in ((faults, str(faults[0]) if faults else ""), (every or seconds, every or spell(seconds))):
+    first = "random" if drawn else str(faults[0]) if faults else ""
+    for present, value in ((faults, first), (every or seconds, every or spell(seconds))):
         option = faults[0].place if present is faults and faults else "--checkpoint-every"
         if not present:
             continue
