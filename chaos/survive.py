@@ -13,6 +13,7 @@ import pytest
 
 from psconform.api import Run
 from psconform.faults.fault import Fault
+from psconform.faults.kinds import KINDS
 from psconform.faults.plan import plan_text
 from psconform.plugin import chosen
 from psconform.targets.reference import find_target
@@ -26,13 +27,22 @@ def crossed(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
 
     Each value of each factor is still there, with half of those of the others.
     """
-    every = chosen.launcher == "process" or chosen.profile == "nightly"
     places = product(*(range(len(factor)) for factor in factors))
     return [
         tuple(factor[place] for factor, place in zip(factors, at, strict=True))
         for at in places
-        if every or sum(at) % 2 == 0
+        if not chosen.small or sum(at) % 2 == 0
     ]
+
+
+def lacking(kind: str) -> str:
+    """What this machine lacks for a kind of fault; of containers nothing: their image has it."""
+    return "" if chosen.launcher == "docker" else KINDS[kind].lacks
+
+
+def available(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Those of which this machine lacks nothing."""
+    return tuple(kind for kind in kinds if not lacking(kind))
 
 
 def trains(workload: str) -> pytest.MarkDecorator:
@@ -43,10 +53,10 @@ def trains(workload: str) -> pytest.MarkDecorator:
 
 @dataclass
 class Tally:
-    """Clusters of this pytest run, and those of which nothing could be said, each with its reason."""
+    """Clusters of this pytest run, and folders of those of which nothing could be said, each with the reason."""
 
     runs: int = 0
-    undecided: list[str] = field(default_factory=list)
+    undecided: list[tuple[Path, str]] = field(default_factory=list)
 
 
 tally = Tally()
@@ -65,7 +75,8 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     """Run one cluster with these faults: no claimed guarantee may be violated.
 
     A failure prints how to run it again, and how to make it smaller. What is undecided (a fault that touched nothing,
-    say) is no failure of the target; ``test_undecided.py`` fails if that is more than one run in a hundred.
+    say) is no failure of the target: its folder is kept until ``test_undecided.py``, which fails, and keeps them all,
+    if that is more than one run in a hundred.
     """
     plan = folder / "plan.toml"
     plan.write_text(plan_text(faults), encoding="utf-8")
@@ -76,5 +87,8 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}\n{again}", pytrace=False)
     if run.exit_code == 2:
         reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
-        tally.undecided.append(f"{run.repeat}: {reasons[0]}")
+        kept = run.folder.parents[1] / f"undecided-{run.folder.parent.name}-{run.folder.name}"
+        run.folder.rename(kept)  # out of what the fixture deletes once the test has passed
+        tally.undecided.append((kept, reasons[0]))
+        return
     shutil.rmtree(run.folder)

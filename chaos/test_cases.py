@@ -16,10 +16,10 @@ from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 from psconform.targets.reference import find_target
 
-from .covering import SLOW_CLOSE, Case, factors_of
-from .survive import STEPS, Judge, must_survive, survives
+from .covering import SLOW_CLOSE, UPDATE, Case, factors_of
+from .survive import STEPS, Judge, crossed, lacking, must_survive, survives
 
-LAYOUT = Layout(ps=2, workers=3)
+LAYOUT = Layout(ps=2, workers=2 if chosen.small else 3)
 TARGET = find_target(chosen.target)
 
 
@@ -64,6 +64,27 @@ def fault_of(kind: str, role: str, moment: str) -> Fault:
 def test_a_fault_of_a_role(judge: Judge, tmp_path: Path, kind: str, role: str, update: str, moment: str) -> None:
     """R1 to R4, R6, R7, L1, S1, S3 to S5, A1, A2, A5 to A7, C3."""
     faults = faults_of(kind, role, moment)
+    must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)
+
+
+ALL = ("all ps", "halves", "ring")
+"""What strikes more than one task, or its links, at once."""
+
+
+@pytest.mark.parametrize(
+    ("update", "what"), [pytest.param(*case, marks=survives(case[0])) for case in crossed(UPDATE, ALL)]
+)
+def test_many_are_struck_at_once(judge: Judge, tmp_path: Path, update: str, what: str) -> None:
+    """R1, R3, R4, L1: no ps has anything any more; or the network falls into parts."""
+    if what != "all ps" and lacking("stall"):
+        pytest.skip(f"stall needs {lacking('stall')}")
+    at = When("before-push", STEPS // 3, task="worker:0")
+    if what == "all ps":
+        servers = [task for task in LAYOUT.tasks if task.job == "ps"]
+        faults = [Fault(kind="kill", task=task, when=at, restart_after_s=0.2) for task in servers]
+    else:
+        links = region(what, layout=LAYOUT, place="case")
+        faults = [Fault(kind="stall", region=what, links=links, when=at, lasts_s=0.5)]
     must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)
 
 

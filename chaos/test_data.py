@@ -16,7 +16,7 @@ from psconform.targets.reference import find_target
 from .covering import UPDATE
 from .survive import STEPS, Judge, crossed, must_survive
 
-LAYOUT = Layout(ps=2, workers=3)
+LAYOUT = Layout(ps=2, workers=2 if chosen.small else 3)
 TARGET = find_target(chosen.target)
 WORKER = ("worker:0", "worker:1")
 """worker:0 is the chief."""

@@ -14,9 +14,10 @@ from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.reference import find_target
 
-from .survive import STEPS, Judge, must_survive, survives, trains
+from .survive import STEPS, Judge, available, lacking, must_survive, survives, trains
 
 TARGET = find_target(chosen.target)
+PS, WORKERS = st.integers(1, 2 if chosen.small else 3), st.integers(2, 2 if chosen.small else 3)
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,15 @@ class Broken:
 @st.composite
 def broken(draws: st.DrawFn, update: str) -> Broken:
     """One to three faults of whatever kinds this target can be broken by: of more, one may hide another's effect."""
-    layout = draws(st.builds(Layout, ps=st.integers(1, 3), workers=st.integers(2, 3), update=st.just(update)))
+    layout = draws(st.builds(Layout, ps=PS, workers=WORKERS, update=st.just(update)))
     faults = draw(
         draws(st.randoms(use_true_random=False)),
-        IN_CONTAINERS if chosen.launcher == "docker" else DRAWN,
+        IN_CONTAINERS if chosen.launcher == "docker" else available(DRAWN),
         layout=layout,
         steps=STEPS,
         phases=TARGET.phases,
         shared=TARGET.shared,
-        sent=TARGET.push_alone,
+        sent=TARGET.push_alone and not lacking("stall"),
         least=1,
         most=3,
     )

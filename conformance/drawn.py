@@ -16,13 +16,15 @@ from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
 Numbers = st.SearchStrategy[int]
+MOST_PS, MOST_WORKERS = (2, 3) if chosen.small else (3, 4)
 NONE, ONE, UP_TO_3, UP_TO_4, USUAL_STEPS = (
     st.just(0),
     st.just(1),
-    st.integers(1, 3),
-    st.integers(1, 4),
+    st.integers(1, MOST_PS),
+    st.integers(1, MOST_WORKERS),
     st.integers(2, 60),
 )
+SOME, SEVERAL = st.integers(2, MOST_WORKERS - 1), st.integers(2, MOST_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ def examples(
         gpus=gpus,
         mode=st.fixed_dictionaries(mode).map(lambda drawn: tuple(drawn.items())),
     )
+
+
+anywhere = pytest.mark.psconform_anywhere
+"""Of a test of what a trainer computes, not of how its tasks start, meet and die: of containers only in nightly."""
 
 
 def offers(workload: str) -> pytest.MarkDecorator:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs
+from .drawn import MOST_WORKERS, Example, Judge, anywhere, examples, must_hold, needs
 
 pytestmark = needs("async")
 
@@ -27,12 +27,13 @@ def test_read_patterns(judge: Judge, example: Example) -> None:
 
 
 @suite_settings(quick=1, ci=6, nightly=40)
-@given(example=examples("async", workers=st.just(4), ps=st.integers(1, 2), steps=st.integers(100, 200)))
+@given(example=examples("async", workers=st.just(MOST_WORKERS), ps=st.integers(1, 2), steps=st.integers(100, 200)))
 def test_contention(judge: Judge, example: Example) -> None:
-    """Four workers push to one or two servers as fast as they can: unlocked updates would get lost."""
+    """All workers there may be push to one or two servers as fast as they can: unlocked updates would get lost."""
     must_hold(judge, example)
 
 
+@anywhere
 @suite_settings(quick=1, ci=4, nightly=40)
 @given(example=examples("async", steps=st.integers(1, 2)))
 def test_first_updates(judge: Judge, example: Example) -> None:

@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import Example, Judge, examples, heeds_due, must_hold, needs, recovers, takes
+from .drawn import (
+    SEVERAL,
+    SOME,
+    UP_TO_3,
+    Example,
+    Judge,
+    anywhere,
+    examples,
+    heeds_due,
+    must_hold,
+    needs,
+    recovers,
+    takes,
+)
 
 STEPS = 40
 RETURNS_STEPS = 160
@@ -22,7 +35,7 @@ STRAGGLER_S = 0.05
 def left(draw: st.DrawFn, update: str, *, returns: bool = False) -> Example:
     """A cluster that waits half a second for a worker, and one that is killed in it, for good or not."""
     steps = RETURNS_STEPS if returns else STEPS
-    shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 3), steps=st.just(steps)))
+    shape = draw(examples(update, ps=UP_TO_3, workers=SOME, steps=st.just(steps)))
     worker = draw(st.integers(1, shape.workers - 1))
     options: dict[str, Any] = {
         "kill": (f"worker:{worker}@{draw(st.integers(1, STEPS // 2))}",),
@@ -37,7 +50,7 @@ def left(draw: st.DrawFn, update: str, *, returns: bool = False) -> Example:
 @st.composite
 def short(draw: st.DrawFn, update: str) -> Example:
     """A cluster in which one worker, not always the last, runs out of data."""
-    shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 4), steps=st.just(STEPS)))
+    shape = draw(examples(update, ps=UP_TO_3, workers=SEVERAL, steps=st.just(STEPS)))
     worker = draw(st.integers(0, shape.workers - 1))
     return replace(shape, mode=(("batches", (f"worker:{worker}={draw(st.integers(1, STEPS - 1))}",)),))
 
@@ -72,6 +85,7 @@ def test_who_returns_is_taken_back(judge: Judge, example: Example) -> None:
     must_hold(judge, example)
 
 
+@anywhere
 @needs("sync")
 @heeds_due()
 @suite_settings(quick=1, ci=1, nightly=20)
@@ -81,6 +95,7 @@ def test_no_round_waits_for_a_worker_without_data(judge: Judge, example: Example
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @heeds_due()
 @suite_settings(quick=1, ci=1, nightly=20)

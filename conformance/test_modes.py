@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import NONE, Example, Judge, averages, examples, exchanges, must_hold, needs, takes
+from .drawn import NONE, SEVERAL, Example, Judge, anywhere, averages, examples, exchanges, must_hold, needs, takes
 
 STEPS = st.integers(5, 80)
-WORKERS = st.integers(2, 4)
 
 
+@anywhere
 @needs("sync")
 @takes("quorum")
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("sync", workers=WORKERS, steps=STEPS, reads=st.integers(1, 3), quorum=st.integers(1, 2)))
+@given(example=examples("sync", workers=SEVERAL, steps=STEPS, reads=st.integers(1, 3), quorum=st.integers(1, 2)))
 def test_a_round_takes_the_first_r_gradients(judge: Judge, example: Example) -> None:
     """S2 in place of S1: late gradients leave no trace."""
     must_hold(judge, example)
@@ -25,16 +25,17 @@ def test_a_round_takes_the_first_r_gradients(judge: Judge, example: Example) -> 
 @needs("async")
 @takes("staleness")
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("async", workers=WORKERS, steps=STEPS, staleness=st.integers(0, 4)))
+@given(example=examples("async", workers=SEVERAL, steps=STEPS, staleness=st.integers(0, 4)))
 def test_nobody_is_further_ahead_than_the_bound(judge: Judge, example: Example) -> None:
     """A3: stale synchronous parallel."""
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @takes("rate")
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("async", workers=WORKERS, steps=STEPS, rate=st.just("staleness-aware")))
+@given(example=examples("async", workers=SEVERAL, steps=STEPS, rate=st.just("staleness-aware")))
 def test_stale_gradients_count_less(judge: Judge, example: Example) -> None:
     """A4."""
     must_hold(judge, example)
@@ -49,13 +50,14 @@ def test_replicas_stay_equal(judge: Judge, example: Example) -> None:
     must_hold(judge, example)
 
 
+@anywhere
 @needs("sync")
 @exchanges("all-reduce")
 @takes("local_steps")
 @averages()
 @suite_settings(quick=1, ci=3, nightly=40)
 @given(
-    example=examples("sync", ps=NONE, workers=WORKERS, steps=STEPS, reductions=("mean",), local_steps=st.integers(2, 9))
+    example=examples("sync", ps=NONE, workers=SEVERAL, steps=STEPS, reductions=("mean",), local_steps=st.integers(2, 9))
 )
 def test_local_steps_are_averaged(judge: Judge, example: Example) -> None:
     """C5."""
@@ -71,6 +73,7 @@ def test_towers_are_averaged_before_the_push(judge: Judge, example: Example) -> 
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @takes("gpus")
 @suite_settings(quick=1, ci=2, nightly=30)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import chosen, suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs, recovers, says
+from .drawn import SOME, UP_TO_3, Example, Judge, anywhere, examples, must_hold, needs, recovers, says
 
 STEPS = 40
 PHASES = ("", "after-push:")
@@ -32,7 +32,7 @@ def killed(
 
     With ``restoring`` the first is a ps, at a step, and there is a second one: the chief, or a ps, during the restore.
     """
-    shape = draw(examples(update, ps=st.integers(1, 3), workers=st.integers(2, 3), steps=st.just(STEPS)))
+    shape = draw(examples(update, ps=UP_TO_3, workers=SOME, steps=st.just(STEPS)))
     shape = replace(shape, steps=STEPS // 2) if padding else shape
     counts = {"ps": shape.ps, "worker": shape.workers}
     tasks = [f"{job}:{index}" for job in jobs for index in range(counts[job])]
@@ -98,6 +98,7 @@ def test_a_large_state_is_never_half_applied_async(judge: Judge, example: Exampl
     must_hold(judge, example)
 
 
+@anywhere
 @needs("sync")
 @recovers("sync")
 @suite_settings(quick=1, ci=1, nightly=20)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs
+from .drawn import SOME, Example, Judge, anywhere, examples, must_hold, needs
 
 pytestmark = needs("sync")
 
@@ -27,6 +27,7 @@ def test_reading_again_within_a_round_shows_the_same_round(judge: Judge, example
     assert run.as_dict()["gradients"] == {"ok": example.steps * example.workers}
 
 
+@anywhere
 @suite_settings(quick=1, ci=6, nightly=40)
 @given(example=examples("sync", steps=st.integers(1, 2)))
 def test_the_first_round_is_as_good_as_the_hundredth(judge: Judge, example: Example) -> None:
@@ -35,7 +36,7 @@ def test_the_first_round_is_as_good_as_the_hundredth(judge: Judge, example: Exam
 
 
 @suite_settings(quick=1, ci=4, nightly=40)
-@given(example=examples("sync", ps=st.integers(1, 2), workers=st.integers(2, 3), steps=st.integers(150, 300)))
+@given(example=examples("sync", ps=st.integers(1, 2), workers=SOME, steps=st.integers(150, 300)))
 def test_long_runs(judge: Judge, example: Example) -> None:
     """Hundreds of rounds: rare interleavings of pushes, commits and reads get their chance."""
     must_hold(judge, example)

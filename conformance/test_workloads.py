@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import Example, Judge, examples, must_hold, needs, offers, takes
+from .drawn import Example, Judge, anywhere, examples, must_hold, needs, offers, takes
 
 STEPS = st.integers(10, 120)
 MODELS = ("softmax", "mlp")
@@ -27,6 +27,7 @@ class TestSync:
         """A8, and what shows: S3, S4, A6, A7."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("dense-ledger")
     @suite_settings(quick=1, ci=3, nightly=40)
     @given(example=examples("sync", workload="dense-ledger", steps=STEPS))
@@ -41,6 +42,7 @@ class TestSync:
         """C1, R5 on real data."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("digits")
     @takes("optimizer")
     @suite_settings(quick=1, ci=3, nightly=40)
@@ -49,6 +51,7 @@ class TestSync:
         """C1 with momentum and Adam."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("quadratic")
     @suite_settings(quick=1, ci=2, nightly=40)
     @given(example=examples("sync", workload="quadratic", steps=STEPS))
@@ -77,6 +80,7 @@ class TestAsync:
         """A8, A2, A6, A7."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("dense-ledger")
     @suite_settings(quick=1, ci=3, nightly=40)
     @given(example=examples("async", workload="dense-ledger", steps=STEPS))
@@ -91,6 +95,7 @@ class TestAsync:
         """C2, R5 on real data."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("digits")
     @takes("optimizer")
     @suite_settings(quick=1, ci=2, nightly=40)
@@ -99,6 +104,7 @@ class TestAsync:
         """C2 with momentum and Adam."""
         must_hold(judge, example)
 
+    @anywhere
     @offers("quadratic")
     @suite_settings(quick=1, ci=2, nightly=40)
     @given(example=examples("async", workload="quadratic", steps=STEPS))

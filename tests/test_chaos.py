@@ -73,6 +73,17 @@ def test_every_two_values_that_may_meet_do_so_in_profile_ci(monkeypatch, lacks):
     assert factors.pairs() == factors_of(reference()).pairs()
 
 
+def test_what_this_machine_cannot_do_is_left_out_and_said(monkeypatch):
+    """No Toxiproxy: no kind of the network is tried, nor a push that is sent and not acknowledged."""
+    monkeypatch.setattr("psconform.faults.kinds._network", lambda: "Toxiproxy")
+    factors = factors_of(reference())
+    said = dict(factors.left_out)
+    assert {said[name] for name in ("stall", "cut", "slow-close", "sent")} == {"needs Toxiproxy"}
+    assert "kill" in factors.kinds
+    assert not {"stall", "cut", "slow-close"} & set(factors.kinds)
+    assert "sent" not in factors.moments
+
+
 def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():
     shared = factors_of(dataclasses.replace(reference(), shared=True))
     assert {name for name, _ in shared.left_out} >= {"sent", "slow-close"}
@@ -82,6 +93,38 @@ def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():
     assert "push_alone in target.toml" in dict(plain.left_out)["sent"]
     assert "sent" not in plain.moments
     assert "slow-close" in plain.kinds
+
+
+NEVER = """
+import pytest
+from psconform.suites.chaos.survive import must_survive, tally
+from psconform.faults.plan import parse_plan
+from psconform.layout import Layout
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_a_fault_that_never_strikes(judge, tmp_path, number):
+    text = 'fault = [{kind = "kill", task = "ps:0", at = "3600s"}]'
+    faults = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=40)
+    must_survive(judge, faults, folder=tmp_path, layout="ps=1,worker=2", update="async")
+
+from psconform.suites.chaos.test_undecided import *
+"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pytester, runs):
+    pytester.makepyfile(NEVER.replace("RUNS", str(runs)))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    kept = sorted((pytester.path / "psconform-runs").glob("undecided-*/manifest.json"))
+    if runs == 1:
+        result.assert_outcomes(passed=2)
+        assert not (pytester.path / "psconform-runs").exists()
+    else:
+        result.assert_outcomes(passed=2, failed=1)
+        result.stdout.fnmatch_lines(
+            ["*2 of 2 runs are undecided*", f"psconform replay {kept[0].parent}: *never struck*"]
+        )
+        assert len(kept) == 2
 
 
 def pairs_in(rows):

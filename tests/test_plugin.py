@@ -66,3 +66,27 @@ def test_options_have_a_prefix(pytester):
     ours = [line.split()[0] for line in result.outlines if line.strip().startswith("--psconform")]
     names = ["target", "profile", "launcher", "image"]
     assert [option.partition("=")[0] for option in ours] == [f"--psconform-{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "profile", "left"), [("docker", "ci", 1), ("docker", "nightly", 2), ("process", "ci", 2)]
+)
+def test_in_containers_what_is_the_same_anywhere_is_left_to_nightly_and_that_is_said(pytester, launcher, profile, left):
+    pytester.makeconftest("import psconform.plugin as p\np._check_engine = lambda image: None")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.psconform_anywhere
+        def test_of_what_is_computed():
+            pass
+
+        def test_of_how_it_breaks():
+            pass
+        """
+    )
+    options = ("--psconform-launcher", launcher, "--psconform-profile", profile)
+    result = pytester.runpytest_subprocess("--strict-markers", *options)
+    result.assert_outcomes(passed=left, deselected=2 - left)
+    said = "1 tests are left to local processes and nightly" in result.stdout.str()
+    assert said is (left == 1)

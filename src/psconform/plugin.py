@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 PROFILES = ("quick", "ci", "nightly")
 LAUNCHERS = ("process", "docker")
+ANYWHERE = "psconform_anywhere"
+"""Marks a test of what a trainer computes, not of how its tasks start, meet, break: of containers only in nightly."""
 _failed = pytest.StashKey[bool]()
 _clusters = pytest.StashKey[int]()
+_left_out = pytest.StashKey[int]()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,14 @@ class Choice:
     def size(self) -> str:
         """How many clusters that is: containers start cold, so with them each profile is as small as the one below."""
         return self.profile if self.launcher == "process" else PROFILES[max(0, PROFILES.index(self.profile) - 1)]
+
+    @property
+    def small(self) -> bool:
+        """Whether clusters are small, and only of what may depend on where tasks run: in containers, but for nightly.
+
+        Each container loads TensorFlow by itself: 3 s of a core, which is most of what a cluster takes.
+        """
+        return self.launcher == "docker" and self.profile != "nightly"
 
 
 chosen = Choice()
@@ -88,12 +99,22 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     chosen = Choice(target, profile, launcher, image)
     config.addinivalue_line("markers", "psconform: a test that starts real clusters and judges them")
+    config.addinivalue_line("markers", f"{ANYWHERE}: what it judges is the same wherever tasks run")
     if target != "reference":
         _check_target(target)
     if launcher == "docker":
         _check_engine(image)
     elif image:
         raise pytest.UsageError("--psconform-image is for --psconform-launcher docker")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is the same wherever tasks run; how many that are is said at the end."""
+    out = [item for item in items if chosen.small and item.get_closest_marker(ANYWHERE)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        config.stash[_left_out] = len(out)
+        items[:] = [item for item in items if item not in set(out)]
 
 
 def _check_target(target: str) -> None:
@@ -194,4 +215,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         where = "" if chosen.launcher == "process" else ", in containers"
         terminalreporter.write_line(
             f"psconform: {count} real clusters started (target {name}, {chosen.profile}{where})"
+        )
+    if left_out := config.stash.get(_left_out, 0):
+        terminalreporter.write_line(
+            f"psconform: {left_out} tests are left to local processes and nightly (the same wherever tasks run)"
         )
