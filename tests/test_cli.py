@@ -87,6 +87,13 @@ def test_lists(monkeypatch, capfd, what, names):
     assert all(row["name"] in text for row in rows)
 
 
+def test_of_faults_that_take_containers_it_is_said_that_no_engine_is_there():
+    done = call("list", "faults", "--json", DOCKER_HOST="unix:///nowhere/docker.sock")
+    lacks = {row["name"]: row["lacks here"] for row in json.loads(done.stdout)}
+    assert lacks["pause"].endswith("--launcher docker; no Docker engine: there is no /nowhere/docker.sock")
+    assert "Docker engine" not in lacks["kill"]
+
+
 def test_doctor():
     done = call("doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -50,6 +50,6 @@ def test_whatever_is_cut_or_gone_nobody_is_accused(whole, tmp_path):
             except PsconformError:
                 continue  # no run folder any more, it says
             if run.exit_code != 2:
-                found = {key: said.witnesses[:1] for key, said in run.verdicts.items() if said.status == "violated"}
+                found = {key: said.witness[:1] for key, said in run.verdicts.items() if said.status == "violated"}
                 accused.append((name, left, len(kept), run.exit_code, found))
     assert not accused

@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import CHECKS
-from ..faults.kinds import KINDS
+from ..errors import PsconformError
+from ..faults.kinds import IN_CONTAINERS, KINDS
+from ..launchers.engine import engine
 from ..layout import NAMED, Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import REGISTERED
@@ -50,6 +52,11 @@ def _defects() -> Rows:
 
 
 def _faults() -> Rows:
+    try:
+        engine()
+        no_engine = ""
+    except PsconformError as error:
+        no_engine = f"; {str(error).partition('. ')[0]}"  # without how to get one, which doctor says
     return [
         {
             "name": name,
@@ -57,7 +64,7 @@ def _faults() -> Rows:
             "about": kind.about,
             "evidence": kind.evidence,
             "amounts": ", ".join(f"{name} ({amount.usual})" for name, amount in kind.amounts.items()),
-            "lacks here": kind.lacks,
+            "lacks here": kind.lacks + (no_engine if kind.lacks == IN_CONTAINERS else ""),
         }
         for name, kind in KINDS.items()
     ]
