@@ -13,8 +13,6 @@ from psconform.faults.random_plan import DRAWN
 from psconform.faults.when import SENT
 from psconform.targets.target import Target
 
-from .survive import available, lacking
-
 SLOW_CLOSE = "slow-close"
 ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
 """worker:0 is the chief."""
@@ -55,22 +53,17 @@ class Factors:
 def factors_of(target: Target) -> Factors:
     """What this target can be broken by, here."""
     left_out: list[tuple[str, str]] = []
-    kinds = available(DRAWN if target.shared else (*DRAWN, SLOW_CLOSE))
-    proxied = not lacking("stall")
-    moments = tuple(
-        moment for moment in MOMENT if moment != SENT or (target.push_alone and not target.shared and proxied)
-    )
+    kinds: tuple[str, ...] = DRAWN if target.shared else (*DRAWN, SLOW_CLOSE)
+    moments = tuple(moment for moment in MOMENT if moment != SENT or (target.push_alone and not target.shared))
     if target.shared:
         left_out += [
             (name, 'all tasks share one cluster spec (cluster_spec = "shared")') for name in (SENT, SLOW_CLOSE)
         ]
     elif not target.push_alone:
         left_out.append((SENT, "its pushes may ask for something before they are sent (push_alone in target.toml)"))
-    if not proxied:
-        left_out.append((SENT, f"needs {lacking('stall')}"))
     asked = tuple(name for name, kind in KINDS.items() if kind.asked)
-    left_out += [(name, f"needs {lacking(name)}") for name in (*DRAWN, SLOW_CLOSE, *asked) if lacking(name)]
-    return Factors(kinds, available(asked), moments, tuple(left_out))
+    left_out += [(name, f"needs {KINDS[name].lacks}") for name in asked if KINDS[name].lacks]
+    return Factors(kinds, tuple(name for name in asked if not KINDS[name].lacks), moments, tuple(left_out))
 
 
 def _array(*factors: Sequence[str]) -> list[Case]:

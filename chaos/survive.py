@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from typing import Any
 import pytest
 
 from psconform.api import Run
+from psconform.errors import PsconformError
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS
+from psconform.faults.kinds import KINDS, check_available
 from psconform.faults.plan import plan_text
+from psconform.faults.when import SENT
+from psconform.faults.words import NETWORK
 from psconform.plugin import chosen
 from psconform.targets.reference import find_target
 
@@ -36,13 +41,32 @@ def crossed(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def lacking(kind: str) -> str:
-    """What this machine lacks for a kind of fault; of containers nothing: their image has it."""
-    return "" if chosen.launcher == "docker" else KINDS[kind].lacks
+    """What this machine lacks for a kind of fault; of containers nothing: their image has it.
+
+    Not to be asked before a test runs: of the network, a Toxiproxy is set up if there is none.
+    """
+    if chosen.launcher == "docker":
+        return ""
+    return _no_proxies() if KINDS[kind].of == NETWORK else KINDS[kind].lacks
 
 
 def available(kinds: Sequence[str]) -> tuple[str, ...]:
     """Those of which this machine lacks nothing."""
     return tuple(kind for kind in kinds if not lacking(kind))
+
+
+@cache
+def _no_proxies() -> str:
+    try:
+        check_available((), proxies=True)
+        from psconform.faults.server import need  # takes an extra, which was just looked for
+
+        need()
+    except PsconformError as error:
+        if os.environ.get("TOXIPROXY_URL"):
+            raise  # there was to be one
+        return str(error)
+    return ""
 
 
 def trains(workload: str) -> pytest.MarkDecorator:
@@ -78,6 +102,9 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     say) is no failure of the target: its folder is kept until ``test_undecided.py``, which fails, and keeps them all,
     if that is more than one run in a hundred.
     """
+    proxied = [fault for fault in faults if KINDS[fault.kind].of == NETWORK or fault.when.phase == SENT]
+    if proxied and (why := lacking("stall")):
+        pytest.skip(f"{proxied[0].kind}: {why}")
     plan = folder / "plan.toml"
     plan.write_text(plan_text(faults), encoding="utf-8")
     run = judge(faults=plan, steps=STEPS, **options)

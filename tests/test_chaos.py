@@ -73,17 +73,6 @@ def test_every_two_values_that_may_meet_do_so_in_profile_ci(monkeypatch, lacks):
     assert factors.pairs() == factors_of(reference()).pairs()
 
 
-def test_what_this_machine_cannot_do_is_left_out_and_said(monkeypatch):
-    """No Toxiproxy: no kind of the network is tried, nor a push that is sent and not acknowledged."""
-    monkeypatch.setattr("psconform.faults.kinds._network", lambda: "Toxiproxy")
-    factors = factors_of(reference())
-    said = dict(factors.left_out)
-    assert {said[name] for name in ("stall", "cut", "slow-close", "sent")} == {"needs Toxiproxy"}
-    assert "kill" in factors.kinds
-    assert not {"stall", "cut", "slow-close"} & set(factors.kinds)
-    assert "sent" not in factors.moments
-
-
 def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():
     shared = factors_of(dataclasses.replace(reference(), shared=True))
     assert {name for name, _ in shared.left_out} >= {"sent", "slow-close"}
@@ -109,6 +98,42 @@ def test_a_fault_that_never_strikes(judge, tmp_path, number):
 
 from psconform.suites.chaos.test_undecided import *
 """
+
+
+NO_PROXIES = """
+import psconform.faults.server as server
+from psconform.suites.chaos.survive import must_survive
+from psconform.faults.plan import parse_plan
+from psconform.layout import Layout
+
+server.set_up = lambda **_: server.Search(None, (("PATH", "has none"), ("go install", "there is no go")))
+
+def survive(judge, folder, fault):
+    faults = parse_plan("fault = [{" + fault + "}]", place="here", layout=Layout(ps=1, workers=2), steps=40)
+    must_survive(judge, faults, folder=folder, layout="ps=1,worker=2", update="async")
+
+def test_links(judge, tmp_path):
+    survive(judge, tmp_path, 'kind = "stall", links = "worker:1->ps:0", at = 5, for = "100ms"')
+
+def test_a_push_that_is_held_up(judge, tmp_path):
+    survive(judge, tmp_path, 'kind = "kill", task = "ps:0", at = "worker:1@sent:5"')
+
+def test_processes(judge, tmp_path):
+    survive(judge, tmp_path, 'kind = "kill", task = "ps:0", at = 5')
+"""
+
+
+def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytester, monkeypatch):
+    monkeypatch.delenv("TOXIPROXY_URL", raising=False)
+    pytester.makepyfile(NO_PROXIES)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(
+        ["*stall: network faults need Toxiproxy, and there is none (PATH: has none; go install: *"]
+    )
+    monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:1")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=2)
 
 
 @pytest.mark.parametrize("runs", [1, 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import time
@@ -240,35 +239,6 @@ def test_who_ends_only_once_all_is_done_or_by_another_signal_has_not_heeded_sigt
     log.close()
     said = "was not healed when the run ended" if struck else "was not seen to take effect: worker:1 ended by itself"
     assert [line.endswith(said) for line in strikes.missing()] == [True]
-
-
-@pytest.mark.parametrize(("says", "strikes_there"), [(("worker:1", 5), True), (("worker:0", 5), False)])
-def test_a_phase_that_a_worker_died_before_is_not_waited_for(launcher, tmp_path, says, strikes_there):
-    """Its push had been applied, so when it is back it goes on with the next step, and never says the end of this one.
-
-    That another worker is further says nothing.
-    """
-    text = 'fault = [{kind = "stop", task = "worker:1", at = "worker:1@after-push:4", for = "100ms"}]'
-    (fault,) = parse_plan(text, place="plan", layout=Layout(ps=1, workers=2), steps=20)
-    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
-    with Control() as control, arrive(control, "worker:1", 4) as before, arrive(control, *says) as line:
-        strikes = Strikes({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
-        for waits in (before, line):
-            waits.setblocking(False)
-        answers, deadline = {}, time.monotonic() + LONG_S
-        while len(answers) < 2 or (strikes_there and strikes.missing()):
-            assert time.monotonic() < deadline, (answers, strikes.missing())
-            strikes.tick(heard_s=0.0)
-            for waits in {before, line} - set(answers):
-                with contextlib.suppress(BlockingIOError):
-                    answers[waits] = waits.recv(16)
-            time.sleep(0.01)
-    log.close()
-    if strikes_there:
-        said = (tmp_path / "psconform-0.jsonl").read_text(encoding="utf-8")
-        assert "worker:1 never said worker:1@after-push:4, it went on with step 5" in said
-    else:
-        assert [line.endswith("never struck: training did not get there") for line in strikes.missing()] == [True]
 
 
 def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tmp_path):

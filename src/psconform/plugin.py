@@ -216,6 +216,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"psconform: {count} real clusters started (target {name}, {chosen.profile}{where})"
         )
+    kept = sorted((config.invocation_params.dir / "psconform-runs").glob("undecided-*"))
+    if kept:
+        terminalreporter.write_line(
+            f"psconform: {len(kept)} undecided runs are kept, the first is: psconform replay {kept[0]}"
+        )
     if left_out := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"psconform: {left_out} tests are left to local processes and nightly (the same wherever tasks run)"

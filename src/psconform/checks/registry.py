@@ -221,6 +221,9 @@ def _guarded(check: Check, history: History) -> Verdict:
         doubt = _doubt(check, history) if verdict.status == "valid" else ""
     except Exception as error:  # a crashed check says nothing, least of all valid
         return unknown(f"the check crashed: {type(error).__name__}: {error}")
+    if verdict.status == "violated" and history.missing and history.layout.drop_after:
+        # what the job went on without was said in records: with a part of one, what is excused looks like a violation
+        return unknown(history.incomplete)
     return unknown(doubt, **verdict.stats) if doubt else verdict
 
 

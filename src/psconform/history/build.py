@@ -34,9 +34,10 @@ from .told import Absence, Mark, Poisoned, Struck
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 _FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
+"""The task name under which psconform itself records."""
+NOT_ENDED = "psconform's own record of the run has no end event"
 Files = dict[Task, dict[int, Path]]
 """Event files by task and incarnation."""
-"""The task name under which psconform itself records."""
 SHARED_SPEC = (
     "all tasks share one cluster spec, so each is behind one proxy: a fault of links strikes what is sent to that "
     "task, or what it answers, on connections that others have dialled, whoever they are, and none that it dials itself"
@@ -113,6 +114,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         manifest.workload.name == "ledger" and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
     )
     scale = whole_scale(workers) if alike else 1.0
+    cut = manifest.status == "finished" and not (own is not None and own.ended)  # it ends before the manifest says so
     history = History(
         layout=manifest.layout,
         claims=manifest.claims,
@@ -137,6 +139,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
+        missing=tuple(lost) if not cut else (*lost, NOT_ENDED),
     )
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
@@ -331,7 +334,7 @@ def _ends(layout: Layout, file: EventFile, said: list[str], *, left: frozenset[T
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
     for task in (task for task in left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
-    gaps = [] if file.ended else ["psconform's own record of the run has no end event"]
+    gaps = [] if file.ended else [NOT_ENDED]
     for name, event in exits.items():
         if event.status != 0 and not event.stopped and not any(reason.startswith(f"{name} ") for reason in said):
             gaps.append(f"{name} {how_it_ended(event.status)}")

@@ -124,6 +124,7 @@ class History:
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
+    missing: tuple[str, ...] = ()  # of the records of tasks, what was there when they ended, and is not any more
     unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away

@@ -127,7 +127,7 @@ def _of_task(fault: Fault, launcher: Launcher, seconds: Seconds, *, done: Callab
     assert fault.task is not None
     match fault.kind:
         case "late":
-            return Late(fault, launcher)
+            return Late()
         case "stop":
             return Stops(fault, launcher)
         case "throttle":

@@ -13,7 +13,7 @@ from ..errors import PsconformError
 from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
 from ..faults.injectors import Injector
-from ..faults.when import BEFORE_PUSH, PHASES, SENT, When
+from ..faults.when import SENT, When
 from ..layout import Task
 from ..probe import EventLog
 
@@ -228,10 +228,9 @@ class Strikes:
             if (
                 state.status == "waiting"
                 and state.again is None
-                and ((_is(fault.when, arrival) and fault.where in (arrival.task, "worker")) or _missed(fault, arrival))
+                and _is(fault.when, arrival)
+                and fault.where in (arrival.task, "worker")
             ):
-                if _missed(fault, arrival):
-                    state.seen = f"{fault.where} never said {fault.when}, it went on with step {arrival.step}"
                 if fault.when.phase == SENT and self._hold is not None:
                     state.status, state.since = "sending", time.monotonic()
                     state.sent = self._hold(Task.parse(arrival.task))
@@ -260,12 +259,11 @@ class Strikes:
     def _watch_push(self, state: _State) -> None:
         """Strike once the push has been sent; then the answers may come, or find nobody."""
         assert state.sent is not None
-        if seen := state.sent.look():
-            state.seen = seen
+        state.seen = state.sent.look()
         if time.monotonic() - state.since > SENT_S:
             state.status, state.why = "failed", f": the push was not sent within {SENT_S:.0f} s"
             self._let_go(state)
-        elif seen:
+        elif state.seen:
             self._strike(state, None)
             if state.status == "failed" or not state.injector.holds:
                 self._let_go(state)
@@ -372,16 +370,6 @@ class Strikes:
         said |= {"file": state.injector.file} if state.injector.file else {}
         did_ns = state.on_ns if on else state.off_ns
         self._log.write("fault", **said, evidence=evidence, did_ns=did_ns, number=state.number)
-
-
-def _missed(fault: Fault, arrival: Arrival) -> bool:
-    """A worker is past the phase of a step at which this was to strike, and never said that it was there.
-
-    It died between that and what it had said before, and its push had been applied: it goes on with the next step.
-    """
-    when = fault.when
-    there = fault.where == arrival.task and when.phase in PHASES and arrival.phase == BEFORE_PUSH
-    return there and when.step is not None and arrival.step is not None and arrival.step > when.step
 
 
 def _is(when: When, arrival: Arrival) -> bool:
