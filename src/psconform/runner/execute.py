@@ -321,8 +321,7 @@ class _Execution:
             return
         task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
-        events = self._events_of(task)
-        size = events.stat().st_size if events.exists() else 0
+        size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
