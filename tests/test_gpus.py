@@ -9,7 +9,7 @@ import pytest
 
 from psconform.runner.verdicts import judge_folder
 
-from .mutations import rechained
+from .mutations import measured, rechained
 
 LAYOUT = "ps=1,worker=2,gpus=3"
 
@@ -30,6 +30,7 @@ def changed(run, tmp_path, change):
     events = [json.loads(line) for line in path.read_bytes().splitlines()]
     kept = [change(event) if event["kind"] == "devices" else event for event in events]
     path.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in kept if event])))
+    measured(folder)
     return judge_folder(folder)
 
 
