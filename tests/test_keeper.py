@@ -198,6 +198,31 @@ def test_no_task_outlives_the_owner_by_a_second(tmp_path, kind):
     assert not folder.exists()
 
 
+STARTING = """
+from psconform.launchers.local import LocalLauncher
+LocalLauncher(preload=("slow_module",))
+"""
+
+
+def test_an_owner_that_is_killed_while_modules_are_imported_leaves_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text(
+        "import os, pathlib, time\npathlib.Path(os.environ['SEEN']).write_text(f'{os.getpid()}\\n')\ntime.sleep(600)\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    with subprocess.Popen([sys.executable, "-c", STARTING]) as owner:
+        try:
+            keeper = int(whole(tmp_path / "seen"))
+            there = len(list((tmp_path / "tmp").iterdir()))
+        finally:
+            owner.kill()
+        until(lambda: gone(keeper))
+    assert there == 1
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 TEMPORARY = "import sys, tempfile; print(tempfile.mkdtemp(), flush=True); print(tempfile.mkstemp()[1], flush=True)"
 
 

@@ -1,8 +1,9 @@
 """The keeper: a small process that starts tasks, reports their end, and kills them all when psconform is gone.
 
-Run as ``python -m psconform.launchers.keeper [MODULE ...]``; the modules are imported once, and tasks with an entry
-point are forked from this warm process (importing TensorFlow costs seconds, a fork milliseconds). Other tasks are
-started cold. Requests arrive as JSON lines on standard input, reports leave as JSON lines on standard output:
+Run as ``python -m psconform.launchers.keeper FOLDER [MODULE ...]``. The folder is deleted when psconform is gone. The
+modules are imported once, and tasks with an entry point are forked from this warm process (importing TensorFlow costs
+seconds, a fork milliseconds). Other tasks are started cold. Requests arrive as JSON lines on standard input, reports
+leave as JSON lines on standard output:
 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path,
      "remains": [path with {pid}, ...]}                       (files to delete when it has ended)
@@ -62,12 +63,12 @@ def children_of(pid: int) -> list[int]:
 class Keeper:
     """State of the keeper: which process is which task."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self.tasks: dict[int, str] = {}  # pid -> id
         self.remains: dict[int, list[str]] = {}  # pid -> files that it leaves behind
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
-        self.scratch: set[str] = set()  # folders, URLs and mounts to delete if psconform goes away
+        self.scratch = {folder}  # folders, URLs and mounts to delete if psconform goes away
         self.buffer = b""
         self.out = os.dup(1)
         os.dup2(2, 1)  # what a module prints when it is imported is no report
@@ -253,16 +254,16 @@ def _call(entry: str, argv: list[str]) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def main(modules: list[str]) -> int:
-    """Import the modules, say ready, serve until the lifeline closes."""
+def main(folder: str, modules: list[str]) -> int:
+    """Import the modules, say ready, serve until the lifeline closes; then delete the folder, too."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C is psconform's to handle; the lifeline ends the keeper
-    keeper = Keeper()
+    keeper = Keeper(folder)
     began = time.monotonic()
     importing = threading.Event()
     importing.set()
-    watch = threading.Thread(target=_watch_import, args=(importing,), daemon=True)
+    watch = threading.Thread(target=_watch_import, args=(keeper, importing), daemon=True)
     if modules:
         watch.start()
     try:
@@ -337,14 +338,16 @@ def _quietly() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _watch_import(importing: threading.Event) -> None:
-    """End at once if psconform goes away while a long import runs (nothing has been started yet)."""
+def _watch_import(keeper: Keeper, importing: threading.Event) -> None:
+    """End at once if psconform goes away while a long import runs: nothing has been started yet, but a folder made."""
     poll = select.poll()
     poll.register(0, 0)  # POLLHUP is always reported
     while importing.is_set():
         if any(flags & select.POLLHUP for _, flags in poll.poll(100)):
+            for place in keeper.scratch:
+                delete(place)
             os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

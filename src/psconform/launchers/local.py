@@ -56,7 +56,7 @@ class LocalLauncher:
         # What is killed deletes nothing; TensorFlow leaves the source of each function that it has translated.
         self.temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "psconform.launchers.keeper", *(preload or ())],
+            [sys.executable, "-m", "psconform.launchers.keeper", str(self.temporary), *(preload or ())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, OWNER: owner_mark()},
@@ -74,7 +74,6 @@ class LocalLauncher:
         self._locks: list[socket.socket] = []
         self._generation = 0
         try:
-            self.scratch(self.temporary)
             ready = self._expect("ready", timeout=120.0)
         except BaseException:
             self.close()
