@@ -25,6 +25,7 @@ from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
 STEPS = 40
+anywhere = pytest.mark.psconform_anywhere
 
 
 def crossed(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:

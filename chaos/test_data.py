@@ -14,7 +14,7 @@ from psconform.plugin import chosen
 from psconform.targets.reference import find_target
 
 from .covering import UPDATE
-from .survive import STEPS, Judge, crossed, must_survive
+from .survive import STEPS, Judge, anywhere, crossed, must_survive
 
 LAYOUT = Layout(ps=2, workers=2 if chosen.small else 3)
 TARGET = find_target(chosen.target)
@@ -39,6 +39,7 @@ def broken(judge: Judge, folder: Path, fault: str, *, update: str) -> None:
     must_survive(judge, faults, folder=folder, layout=LAYOUT.text, update=update)
 
 
+@anywhere
 @pytest.mark.parametrize(("update", "task", "value"), in_modes(WORKER, ("nan", "inf")))
 def test_a_gradient_is_not_finite(judge: Judge, tmp_path: Path, update: str, task: str, value: str) -> None:
     """C3: it is kept out of the parameters, and somebody says so within a step."""
@@ -46,6 +47,7 @@ def test_a_gradient_is_not_finite(judge: Judge, tmp_path: Path, update: str, tas
     broken(judge, tmp_path, fault, update=update)
 
 
+@anywhere
 @pytest.mark.skipif(not TARGET.batches, reason="its workers do not look how much data they have (batches = true)")
 @pytest.mark.parametrize(("update", "task"), in_modes(WORKER))
 def test_a_worker_has_no_data_any_more(judge: Judge, tmp_path: Path, update: str, task: str) -> None:

@@ -11,7 +11,7 @@ from psconform.faults.kinds import KINDS, usual_amounts
 from psconform.faults.when import When
 from psconform.layout import Task
 
-from .survive import STEPS, Judge, crossed, lacking, must_survive, survives
+from .survive import STEPS, Judge, anywhere, crossed, lacking, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
@@ -49,6 +49,7 @@ def of_disk(kind: str) -> Fault:
     return Fault(kind=kind, region=FOLDER, when=when, until=until, amounts=usual_amounts(kind))
 
 
+@anywhere
 @in_modes(*LASTING)
 def test_the_disk_fails_for_a_while(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
     """R1, R2, L1: training goes on, and ends with everything applied once."""

@@ -19,6 +19,7 @@ def test_every_gradient_is_applied_once_on_arrival(judge: Judge, example: Exampl
     must_hold(judge, example)
 
 
+@anywhere
 @suite_settings(quick=1, ci=8, nightly=80)
 @given(example=examples("async", reads=st.integers(1, 3), read_every=st.integers(1, 5)))
 def test_read_patterns(judge: Judge, example: Example) -> None:

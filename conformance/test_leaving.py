@@ -55,6 +55,7 @@ def short(draw: st.DrawFn, update: str) -> Example:
     return replace(shape, mode=(("batches", (f"worker:{worker}={draw(st.integers(1, STEPS - 1))}",)),))
 
 
+@anywhere
 @needs("sync")
 @recovers("sync")
 @takes("drop_after")
@@ -65,6 +66,7 @@ def test_sync_goes_on_without_a_worker(judge: Judge, example: Example) -> None:
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @recovers("async")
 @takes("drop_after")

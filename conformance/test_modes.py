@@ -22,6 +22,7 @@ def test_a_round_takes_the_first_r_gradients(judge: Judge, example: Example) -> 
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @takes("staleness")
 @suite_settings(quick=1, ci=3, nightly=40)
@@ -64,6 +65,7 @@ def test_local_steps_are_averaged(judge: Judge, example: Example) -> None:
     must_hold(judge, example)
 
 
+@anywhere
 @needs("sync")
 @takes("gpus")
 @suite_settings(quick=1, ci=2, nightly=30)

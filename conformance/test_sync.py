@@ -19,6 +19,7 @@ def test_every_round_takes_one_gradient_from_each_worker(judge: Judge, example: 
     must_hold(judge, example)
 
 
+@anywhere
 @suite_settings(quick=1, ci=8, nightly=80)
 @given(example=examples("sync", reads=st.integers(2, 4), steps=st.integers(2, 30)))
 def test_reading_again_within_a_round_shows_the_same_round(judge: Judge, example: Example) -> None:

@@ -73,6 +73,7 @@ class TestAsync:
 
     pytestmark = needs("async")
 
+    @anywhere
     @offers("decayed-ledger")
     @suite_settings(quick=1, ci=3, nightly=40)
     @given(example=examples("async", workload="decayed-ledger", steps=STEPS, read_every=st.integers(1, 5)))
