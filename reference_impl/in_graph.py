@@ -20,10 +20,7 @@ from psconform.layout import Task
 from psconform.probe import Probe
 
 from .shard import Row, Shard, ShardConfig, Tensor, tf1
-from .trainer import CALL_TIMEOUT_S, Cluster, Values, Worker, new_server, session_config
-
-GONE = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-"""What a task may answer that has just been told that it may end."""
+from .trainer import CALL_TIMEOUT_S, GONE, Cluster, Values, Worker, new_server, session_config
 
 
 def serve_tower(cluster: Cluster, index: int) -> None:

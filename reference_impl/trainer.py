@@ -34,6 +34,9 @@ Cluster = dict[str, list[str]]
 CALL_TIMEOUT_S = 60.0
 """Bound on every call to a ps, and on the wait for a round or for initialisation."""
 
+GONE = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+"""What a task may answer that has just been told that it may end."""
+
 POLL_S = 0.002
 """Between two looks of a worker that waits for slower ones (``--staleness``)."""
 
@@ -287,9 +290,11 @@ class Worker:
 
     def leave(self) -> None:
         """Say goodbye to every ps, so that it can end, and close the record."""
-        # the last goodbye ends a ps, perhaps before its answer has left
-        with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
-            self.session.run(self._goodbye)
+        for goodbye in self._goodbye:
+            # The last goodbye ends a ps, perhaps before its answer has left. A call for each: of one call for all,
+            # TensorFlow takes back what the others have not begun when one of them goes away.
+            with suppress(*GONE):
+                self.session.run(goodbye)
         self.probe.close()
 
 

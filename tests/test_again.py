@@ -13,12 +13,13 @@ import pytest
 
 from psconform import cli_again, judge
 from psconform.errors import BadInput, PsconformError
-from psconform.faults.plan import load_plan
+from psconform.faults.plan import load_plan, parse_plan
 from psconform.layout import Layout
 from psconform.runner import again
-from psconform.runner.again import changed, stored_plan
+from psconform.runner.again import changed, keep, stored_plan
 from psconform.runner.plan import make_plan
 from psconform.runner.shrink import candidates, shrink
+from psconform.terminal import run_folder
 
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 PLAN = """
@@ -238,3 +239,17 @@ def test_what_is_wrong_is_named(arguments, says, tmp_path):
     assert done.returncode == 3
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_where_nothing_can_be_made_nothing_is_lost(tmp_path):
+    """It is refused before anything is run; and where it was to be kept in the end, the plan is said."""
+    nowhere = Path("/proc/psconform")
+    with pytest.raises(BadInput, match="--out: cannot be used"):
+        run_folder(nowhere / "run")
+    plan = make_plan(out=tmp_path / "run", faults='fault = [{kind = "kill", task = "ps:0", at = 3}]')
+    said = keep(plan, nowhere)
+    assert "takes it no more" in said
+    assert parse_plan(said.partition("\n")[2], place="said", layout=plan.layout, steps=200) == plan.faults
+    assert not list(tmp_path.iterdir())
+    run_folder(tmp_path / "run")
+    assert not list(tmp_path.iterdir()), "asking whether it can be made leaves nothing"

@@ -21,6 +21,7 @@ from psconform.faults.kinds import KINDS
 from psconform.faults.words import NETWORK
 from psconform.launchers.local import LocalLauncher
 from psconform.runner.network import serve
+from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
 from .test_interrupt import until
@@ -197,6 +198,38 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(session, wr
     assert run.exit_code == 0, run.explain()
     assert [fault["kind"] for fault in run.as_dict()["faults"]] == ["read-only"]
     assert server.find().found is None
+
+
+@pytest.mark.psconform
+def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
+    """It goes once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
+    text = SOCKETS.read_text(encoding="utf-8").replace("{here}", str(SOCKETS.parent))
+    target = tmp_path / "target.toml"
+    target.write_text(text.replace("[claims.async]", '[claims.async]\nliveness = "progress"'), encoding="utf-8")
+    plan = write(kind="stall", links="worker:1->ps:0", at=10, for_="100ms")
+    options = {
+        "layout": "ps=1,worker=2",
+        "update": "async",
+        "steps": 2000,
+        "patience_s": 3,
+        "slow": ("worker:0=5ms", "worker:1=5ms"),
+    }
+
+    def gone(_):
+        lines = (tmp_path / "run/events/psconform-0.jsonl").read_text(encoding="utf-8").splitlines()
+        if any(event.get("on") is False for event in map(json.loads, lines)):
+            for child in psutil.Process().children(recursive=True):
+                if "toxiproxy-server" in child.name():
+                    child.kill()
+
+    with Session() as alone:
+        made = make_plan(str(target), out=tmp_path / "run", faults=str(plan), **options)
+        alone.run(made, notify=gone)
+    run = check(tmp_path / "run")
+    assert not run.violated, run.explain()
+    assert run.exit_code == 2
+    assert "tasks could not reach each other any more: Toxiproxy at" in run.explain()
+    assert "refuse the proxies" in run.verdicts["L1"].reason
 
 
 @pytest.mark.psconform

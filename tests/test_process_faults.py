@@ -63,6 +63,29 @@ def test_a_task_that_comes_late(run, update, task):
     assert done.verdicts["L1"].status == "valid"
 
 
+def test_all_workers_may_come_late(run):
+    done = run("sync", 'kind = "late"\ntask = "worker"\nat = "0s"\nfor = "500ms"')
+    assert [fault["of"] for fault in done.as_dict()["faults"]] == ["worker:0", "worker:1"]
+    assert done.verdicts["R1"].status == "valid"
+
+
+def test_a_task_comes_late_once(run):
+    """It would be started twice, and its trainer accused of what two processes of one task do."""
+    late = 'kind = "late"\ntask = "{}"\nat = "0s"\nfor = "{}"'
+    with pytest.raises(BadInput, match="fault 2: would end late ps:0"):
+        run("sync", f"{late.format('ps', '500ms')}\n[[fault]]\n{late.format('ps:0', '1s')}")
+
+
+def test_a_task_that_is_stopped_is_not_stopped_again(session, tmp_path):
+    """The end of the first would end the second, which would count for a time in which it trained."""
+    stop = '[[fault]]\nkind = "stop"\ntask = "worker:1"\nat = 10\n'
+    (tmp_path / "plan.toml").write_text(f'{stop}for = "500ms"\n{stop}for = "2s"\n', encoding="utf-8")
+    options = {"layout": "ps=1,worker=2", "steps": 40, "update": "async", "patience_s": 20}
+    run = judge(faults=tmp_path / "plan.toml", session=session, out=tmp_path / "run", **options)
+    assert run.exit_code == 2
+    assert "was not seen to take effect: worker:1 was stopped already" in run.explain()
+
+
 def test_who_is_asked_to_end_ends(run):
     (fault,) = run("sync", 'kind = "term"\ntask = "worker:1"\nat = "after-push:12"\nrestart_after = "0s"').as_dict()[
         "faults"

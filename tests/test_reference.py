@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
+from psconform.reference_impl.trainer import Worker
 
 SCRIPT = Path(__file__).parent / "cut_off.py"
 
@@ -27,3 +30,21 @@ def test_a_call_that_is_cut_off_is_applied_wholly_or_not_at_all(update, workers)
     cuts = [int(line) for line in out.split()]
     assert len(cuts) == workers
     assert sum(cuts) > 0, "nothing was cut off"
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_ps_that_has_gone_keeps_no_goodbye_from_the_others(gone):
+    """The last goodbye ends a ps before it has answered. In one call for all, those of the others were taken back."""
+    heard = []
+
+    def run(goodbyes):
+        assert isinstance(goodbyes, str), "more than one in a call"
+        heard.append(goodbyes)
+        if len(heard) == gone + 1:
+            raise tf.errors.UnavailableError(None, None, "socket closed")
+
+    closed = []
+    probe = SimpleNamespace(close=lambda: closed.append(True))
+    Worker.leave(SimpleNamespace(_goodbye=["ps:0", "ps:1", "ps:2"], session=SimpleNamespace(run=run), probe=probe))
+    assert heard == ["ps:0", "ps:1", "ps:2"]
+    assert closed

@@ -243,7 +243,7 @@ def test_who_ends_only_once_all_is_done_or_by_another_signal_has_not_heeded_sigt
 
 def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tmp_path):
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
-    both = [replace(fault, until=None, lasts_s=lasts_s) for lasts_s in (0.1, 2.0)]
+    both = [replace(fault, kind="throttle", until=None, lasts_s=lasts_s) for lasts_s in (0.1, 2.0)]
     injectors = {each: Slows(each, launcher) for each in both}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:

@@ -86,7 +86,7 @@ def shrink(
                 tell(first)
                 shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
                 failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
-        except (KeyboardInterrupt, PsconformError):  # whatever happens, what has been found is not lost
+        except (KeyboardInterrupt, PsconformError, OSError):  # whatever happens, what has been found is not lost
             console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")
             raise
         if not first.taken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,17 +22,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 
 def run_folder(out: Path | None) -> Path:
     """A new run folder; one that cannot be used is refused before anything has started."""
-    if out is None:
-        return Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    name = "--out" if out is not None else "psconform-runs"
+    out = Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}" if out is None else out
     try:
         out = out if out.name not in ("", "..") else out.resolve()
         above = next(path for path in (out, *out.absolute().parents) if path.exists())
         if above != out and not above.is_dir():
-            raise BadInput("--out", f"cannot be made ({above} is not a folder)", value=str(out))
+            raise BadInput(name, f"cannot be made ({above} is not a folder)", value=str(out))
         if above == out and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput("--out", "is there already and not empty; nothing is overwritten", value=str(out))
+            raise BadInput(name, "is there already and not empty; nothing is overwritten", value=str(out))
+        with tempfile.TemporaryDirectory(prefix=".psconform-", dir=above):
+            pass  # not all that looks like a folder takes one: /proc, a disk that is read-only or full
     except OSError as error:
-        raise BadInput("--out", f"cannot be used ({error.strerror})", value=str(out)) from None
+        raise BadInput(name, f"cannot be used ({error.strerror})", value=str(out)) from None
     return out
 
 

@@ -213,6 +213,15 @@ class Links:
                     return False
         return True
 
+    def lost(self) -> str:
+        """Why tasks cannot reach each other any more, whatever the plan says; empty while all proxies are there."""
+        try:
+            there = self.server.proxies()
+        except PsconformError as error:
+            return str(error)
+        gone = [name for pair in self._listens if (name := self._name(*pair)) not in there]
+        return f"Toxiproxy at {self.server.url} has no proxy {gone[0]} any more" if gone else ""
+
     def close(self) -> None:
         """Delete the proxies of this run, as far as that goes: the server may have gone first."""
         for dialler, listener in list(self._listens):

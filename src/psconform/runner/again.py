@@ -172,9 +172,12 @@ def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: i
 
 
 def keep(plan: Plan, folder: Path) -> str:
-    """Write the faults of a plan that was not run to a folder; returns the command that runs it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
+    """Write the faults of a plan that was not run to a folder; returns the command that runs it, or the plan itself."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
+    except OSError as error:
+        return f"{folder} takes it no more ({error.strerror}):\n{plan_text(plan.faults)}"
     return dataclasses.replace(plan, out=folder).repeat
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
 from .progress import Notify, Progress
-from .ready import is_ready
+from .ready import await_ready
 from .records import Records, events_of
 from .stacks import ask_for_stacks
 from .strikes import Strikes
@@ -174,8 +175,9 @@ class _Execution:
             tasks = [task for task in self.layout.tasks if task.job == job and task not in late]
             for task in tasks:
                 self._launch(task)
-            if job == "ps":
-                self._await_ready(tasks, self.addresses)
+            for task in tasks if job == "ps" else []:
+                there, ready = partial(self._runs, task), self.job(task).ready
+                await_ready(task, ready, self.addresses[task], folder=self.folder, there=there, poll=self._poll)
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _moved(self, task: Task, address: str) -> None:
@@ -247,17 +249,24 @@ class _Execution:
         )
 
     def watch(self) -> None:
-        """Follow the record until every worker has ended, or training has not moved for too long since all healed."""
+        """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
+        self._follow()
+        ill = self.stalled or "failed" in self.states.values()
+        if ill and self.links is not None and (why := self.links.lost()):
+            self.reasons.append(f"tasks could not reach each other any more: {why}")
+            # for whoever judges it is a fault that was not healed, so nobody owes progress
+            self.log.write("fault", fault="refuse", of="the proxies", on=True, at="", evidence=why)
+
+    def _follow(self) -> None:
+        """Until every worker has ended, or training has not moved for too long since all healed."""
         moved = healed = time.monotonic()
-        while self.strikes.pending or any(self.states[task] == "running" for task in self.layout.worker_tasks):
-            for ended in self.launcher.poll(TICK_S):
-                self._note(ended)
-                moved = time.monotonic()
-            if self._grown():
+        self.strikes.tick(heard_s=0.0)  # who is late may be all workers
+        while self.strikes.pending or any(map(self._runs, self.layout.worker_tasks)):
+            if self._poll() | self._grown():
                 moved = time.monotonic()
             self._notify()
             self.strikes.tick(heard_s=time.monotonic() - moved)
-            trains = any(self.states[task] == "running" for task in self.layout.worker_tasks)
+            trains = any(map(self._runs, self.layout.worker_tasks))
             if not trains and not self.strikes.starting:
                 self.strikes.heal_all()  # nobody is left to show an effect, or its end
                 if time.monotonic() - moved > HEAL_PATIENCE_S:
@@ -276,11 +285,13 @@ class _Execution:
             return  # a ps waits for goodbyes that will not come
         deadline = time.monotonic() + EXIT_PATIENCE_S
         while any(self.job(task).exits for task in self.launcher.running) and time.monotonic() < deadline:
-            for ended in self.launcher.poll(TICK_S):
-                self._note(ended)
+            self._poll()
         late = [str(task) for task in self.launcher.running if self.job(task).exits]
         if late:
             self.reasons.append(f"{', '.join(late)} did not end within {EXIT_PATIENCE_S:.0f} s of the last worker")
+
+    def _runs(self, task: Task) -> bool:
+        return self.states[task] == "running"
 
     def _patience(self) -> float:
         """How long no task may make progress, in seconds."""
@@ -334,14 +345,10 @@ class _Execution:
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
 
     def _hold(self, worker: Task) -> Sent:
-        """Hold back the answers to a worker's push."""
-        from ..faults.sent import Sent  # what it imports is an extra
+        from .network import hold  # what it imports is an extra
 
         assert self.links is not None
-        servers = [task for task in self.layout.tasks if task.job == "ps"]
-        workload = self.manifest.workload
-        entries = 2 * self.layout.workers * workload.steps if workload.is_ledger else 1  # of a gradient, at least
-        return Sent(self.links, worker, servers, least=4 * entries)
+        return hold(self.links, worker, self.manifest)
 
     def _note_second(self, ended: Ended) -> None:
         """A second process has ended: the task has not."""
@@ -381,20 +388,13 @@ class _Execution:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
         rate = (self.records.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
-        steps, short = self.manifest.workload.steps, self.manifest.workload.batches
-        total = self.layout.workers * steps - sum(steps - number for _, number in short)
-        # what is sent again is acknowledged again
-        self.notify(Progress(states, min(self.records.acked, total), total, rate))
+        steps = self.manifest.workload.steps
+        total = self.layout.workers * steps - sum(steps - number for _, number in self.manifest.workload.batches)
+        self.notify(Progress(states, min(self.records.acked, total), total, rate))  # some is acknowledged twice
 
-    def _await_ready(self, tasks: list[Task], addresses: dict[Task, str]) -> None:
-        for task in tasks:
-            ready = self.job(task).ready
-            deadline = time.monotonic() + ready.timeout_s
-            while not is_ready(ready, addresses[task], log_of(self.folder, task)):
-                for ended in self.launcher.poll(TICK_S):
-                    self._note(ended)
-                if self.states[task] != "running" or time.monotonic() > deadline:
-                    what = "ended" if self.states[task] != "running" else f"was not ready in {ready.timeout_s:g} s"
-                    sign = f"port {addresses[task]}" if ready.port else f"the text {ready.log!r} in its log"
-                    tail = "; ".join(log_tail(self.folder, task)) or "empty"
-                    raise PsconformError(f"{task} {what} (waited for {sign}); its log ends: {tail}")
+    def _poll(self) -> bool:
+        """Let tasks run for a moment; whether one has ended meanwhile."""
+        ended = self.launcher.poll(TICK_S)
+        for task in ended:
+            self._note(task)
+        return bool(ended)

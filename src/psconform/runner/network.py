@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import PsconformError
 from ..faults.links import Links
 from ..faults.pods import Ask, InPods
+from ..faults.sent import Sent
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
 from ..history.manifest import Manifest
@@ -52,6 +53,14 @@ def _await_answer(server: Toxiproxy, *, log: Path, there: Callable[[], bool], wa
             said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
             raise PsconformError(f"{error}; Toxiproxy said last: {said[-1] if said else 'nothing'}") from None
         return
+
+
+def hold(links: Links, worker: Task, manifest: Manifest) -> Sent:
+    """Hold back the answers to a worker's push."""
+    layout, workload = manifest.layout, manifest.workload
+    servers = [task for task in layout.tasks if task.job == "ps"]
+    entries = 2 * layout.workers * workload.steps if workload.is_ledger else 1  # of a gradient, at least
+    return Sent(links, worker, servers, least=4 * entries)
 
 
 class Detours:

@@ -109,8 +109,8 @@ def check_faults(faults: tuple[Fault, ...], *, containers: bool = False) -> None
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 
 
-UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"}, {"rate"})
-"""Kinds of which the end of one would end the other, of the same task."""
+UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"}, {"rate"}, {"late"})
+"""Kinds of which the end of one would end the other, of the same task (or start it a second time)."""
 
 
 def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
