@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from ..history.columns import Ints
 from ..history.model import History
 from ..history.told import OVER, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+
+_ERROR = re.compile(
+    r"error|exception|fail|fatal|abort|panic|\blost\b|\bgone\b|\bdead\b|\bdied\b|unavailable|unreachable|"
+    r"time(d |-|)out|expired|exceeded|\brefus|\breset\b|\bclosed\b|broken|disconnect|cannot|can't|could not|unable|"
+    r"denied|giv(e|es|ing) up|gave up|already in use|another process|no space|out of memory|cancelled|end of file",
+    re.IGNORECASE,
+)
+"""What a line that names an error has in it."""
+_NOISE = re.compile(
+    r"oneDNN|cuInit|absl::InitializeLog|cpu_feature_guard|cuda drivers|NUMA node|TensorRT|Unable to register cu|"
+    r"already (been )?registered|OUT_OF_RANGE|^I\d{4} |: I tensorflow/"
+)
+"""What TensorFlow logs on a healthy day, and in words of errors; what it calls information is none."""
 
 
 def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
     With the claim ``progress``, training ends as if nothing had happened, all faults being healed; with
-    ``attributed-error`` a task may also end with an error that its log tells. A run in which training did not move for
-    T, and no task had failed, is a hang: nothing was recorded, or only reads, pushes of the same gradients and
-    rollbacks. The witness is what each task did last, and where it is stuck, if its probe can tell.
+    ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a last
+    line with a word for what went wrong (``SomeError: ...``, failed, lost, refused, timed out and so on), which is not
+    what TensorFlow logs when it starts. An end by a signal that psconform did not send names nothing, whatever the log
+    says. A run in which training did not move for T, and no task had failed, is a hang: nothing was recorded, or only
+    reads, pushes of the same gradients and rollbacks. The witness is what each task did last, and where it is stuck,
+    if its probe can tell.
+
+    Only the last line of a log is known, and words are looked for, not sense: a line of an earlier, harmless error
+    counts, and an error should be the last that a task says. If that line is indented or has no letter, it belongs to
+    a longer message whose beginning is not known, so that this is unknown.
 
     Assumes: a fault that took effect and was healed, or a worker that the job may go on without (``--drop-after``);
     without any, nobody knows whether it is the target that hangs.
@@ -31,10 +54,7 @@ def no_hang(history: History) -> Verdict:
 
 def _after_healing(history: History) -> Verdict:
     if history.ended in ("finished", "stalled") and history.failed and history.claims.liveness == "attributed-error":
-        silent = [line for line in history.failed if "its log ends" not in line]
-        if silent:
-            return violated([f"{line}, and its log says nothing" for line in silent])
-        return unknown(f"incomplete: {history.unstruck[0]}") if history.unstruck else valid("by an error")
+        return _by_an_error(history)
     if history.ended == "stalled":
         struck = [f"{fault.what}: {fault.evidence}" for fault in history.faults]
         return violated([*(f"after {text}" for text in struck), *history.failed, *history.last_words])
@@ -45,17 +65,42 @@ def _after_healing(history: History) -> Verdict:
     return valid(f"{len(history.faults)} fault(s)")
 
 
+def _by_an_error(history: History) -> Verdict:
+    """Whether each task that failed has said why; ends that were psconform's doing are not among them."""
+    silent, unclear = [], []
+    for line in history.failed:
+        how, _, last = line.partition("; its log ends: ")
+        if "was ended by signal" in how:
+            silent.append(f"{how}, which psconform did not send" + (f"; its log ends: {last}" if last else ""))
+        elif _ERROR.search(last) and not _NOISE.search(last):
+            continue
+        elif last and (last[0].isspace() or not re.search(r"[^\W\d_]", last)):
+            unclear.append(f"{how}, and its log ends within a longer message, of which only this is known: {last}")
+        else:
+            silent.append(f"{how}, and its log names no error" + (f"; it ends: {last}" if last else ""))
+    if silent:
+        return violated(silent)
+    if history.unstruck:
+        return unknown(f"incomplete: {history.unstruck[0]}")
+    return unknown(unclear[0]) if unclear else valid("by an error")
+
+
 SPACED = 3
+JUST_NS = 10**8
+"""A task whose record ends no longer than that before a fault may have been about to record more."""
 
 
 def windowed_budgets(history: History) -> Verdict:
     """L3: fault budgets are windowed, not for life: the third of spaced faults is no worse than the first.
 
     Faults are spaced if an update was accepted after the one was healed and before the next one struck. Of three or
-    more that are, of one kind and of the same tasks or links, training survives the last as it did those before: it
-    ends as L1 asks. The witness is how often it went well, and what L1 has to say.
+    more that are, of one kind and of the same tasks or links, training survives the last as it did those before. A
+    task that went on after those and fails when the last has struck has not, also if its log names the error and L1
+    accepts that. The witness is how often it went well, and what L1 has to say, or how the task failed.
 
-    Assumes: as L1. A trainer that does not survive its first fault, or the first of a kind, is L1's alone.
+    Assumes: as L1, and that all were healed, where a task failed. A trainer that does not survive its first fault, or
+    the first of a kind, is L1's alone. So is a worker that had failed before the last fault; if it did so after an
+    update since the last but one, this is unknown.
     """
     faults = sorted((f for f in history.faults if f.on_ns and f.kind not in OVER), key=lambda fault: fault.on_ns)
     alike: dict[tuple[str, str], list[Struck]] = {}
@@ -63,17 +108,52 @@ def windowed_budgets(history: History) -> Verdict:
         alike.setdefault((fault.kind, fault.of), []).append(fault)
     spaced = {key: _spaced(history, group) for key, group in alike.items()}
     verdict = no_hang(history)
-    if verdict.status == "violated":  # whatever struck last, it was not survived
-        spaced = {key: rounds for key, rounds in spaced.items() if alike[key][-1] is faults[-1]}
+    if verdict.status == "violated" or history.failed:  # whatever struck last, it was not survived
+        last = spaced[faults[-1].kind, faults[-1].of] if faults else []
+        if len(last) >= SPACED:
+            return _last_of(history, last, verdict)
+        if verdict.status == "violated":
+            return not_judged("needs three faults of one kind and of the same, with updates between them")
     rounds = max(spaced.values(), key=len, default=[])
-    if verdict.status == "violated" and _outlasts(rounds):
-        return not_judged("needs faults that last as long: the last one lasted longer than those that were survived")
     if len(rounds) < SPACED:
         return not_judged("needs three faults of one kind and of the same, with updates between them")
-    if verdict.status != "violated":
-        return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
-    before = ", ".join(fault.what for fault in rounds[:-1])
-    return violated([f"survived {before}; not {rounds[-1].what}", *verdict.witness])
+    return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
+
+
+def _last_of(history: History, rounds: list[Struck], verdict: Verdict) -> Verdict:
+    """Of a run that failed or stalled after spaced faults: whether that was the last one's doing."""
+    before, last = ", ".join(fault.what for fault in rounds[:-1]), rounds[-1]
+    if lasting := [fault.what for fault in history.lasting if fault.of not in map(str, history.left)]:
+        return (
+            verdict
+            if verdict.status == "unknown"
+            else not_judged(f"needs faults that are healed: {lasting[0]} was not")
+        )
+    if _outlasts(rounds):
+        return not_judged("needs faults that last as long: the last one lasted longer than those that were survived")
+    when = {line: _failed_when(history, line, rounds) for line in history.failed}
+    if history.ended == "stalled" or "at the last" in when.values():
+        told = verdict.witness if verdict.status == "violated" else history.failed
+        return violated([f"survived {before}; not {last.what}", *told])
+    for line, which in when.items():
+        if which == "between":
+            return unknown(f"{line}: that may have been before {last.what}")
+    if verdict.status == "violated":
+        return not_judged(f"needs tasks that went on until {last.what}")
+    return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
+
+
+def _failed_when(history: History, line: str, rounds: list[Struck]) -> str:
+    """Before, between or at the last of these faults, by its record; of a ps, without which nobody goes on, at it."""
+    worker = next((w for w in history.workers if line.startswith(f"{w} ")), None)
+    if worker is None:
+        return "before" if line.startswith("worker:") else "at the last"
+    if not _between(np.sort(worker.acked_ns), rounds[-2].off_ns, rounds[-1].on_ns):
+        return "before"
+    times = (worker.acked_ns, worker.reads.at, worker.pushes.at)
+    until = max(int(found.max(initial=0)) for found in times)
+    step = int(np.diff(np.sort(worker.acked_ns)).max(initial=JUST_NS))
+    return "at the last" if until + step >= rounds[-1].on_ns else "between"
 
 
 def _outlasts(rounds: list[Struck]) -> bool:
@@ -95,5 +175,5 @@ def _spaced(history: History, faults: list[Struck]) -> list[Struck]:
     return found
 
 
-def _between(times: np.ndarray[tuple[int, ...], np.dtype[np.int64]], first: int, last: int) -> bool:
+def _between(times: Ints, first: int, last: int) -> bool:
     return bool(np.searchsorted(times, last) > np.searchsorted(times, first, side="right"))

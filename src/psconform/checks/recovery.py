@@ -3,80 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..history.model import History, Worker
-from ..history.told import Mark
+from ..history.rollbacks import Rollback
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import taken_back
 from .witness import at_most
 
-
-@dataclass(frozen=True)
-class Rollback:
-    """A restore, the checkpoint that it named (None: nobody recorded it), and the newest one made before it."""
-
-    restore: Mark
-    checkpoint: Mark | None
-    newest: Mark | None
-
-    @property
-    def text(self) -> str:
-        """Who restored what, when."""
-        return f"{self.restore.task} restored {self.restore.name} in epoch {self.restore.epoch}"
+__all__ = ["Rollback", "fencing", "restored_cut", "rollback", "rollbacks", "unrecorded"]
 
 
-def rollbacks(history: History) -> list[Rollback]:
-    """All restores, in the order of the epochs that they began.
-
-    What came before what is taken from the record of one task, life after life, for tasks share no clock; so the newest
-    checkpoint is that of the task that restored.
-    """
-    found = []
-    made = [mark for mark in history.marks if mark.kind == "checkpoint"]
-    for restore in (mark for mark in history.marks if mark.kind == "restore"):
-        # by when it was first recorded: a successor may record again what it restores
-        first = {mark.name: mark for mark in reversed(made) if mark.task == restore.task}
-        whole = (mark for mark in first.values() if not history.damaged(mark.name))
-        before = [mark for mark in sorted(whole, key=_place) if _place(mark) < _place(restore)]
-        named = [mark for mark in made if mark.name == restore.name]
-        mine = first.get(restore.name)
-        found.append(Rollback(restore, mine or (named[0] if named else None), before[-1] if before else None))
-    return sorted(found, key=lambda rollback: rollback.restore.epoch)
+def rollbacks(history: History) -> tuple[Rollback, ...]:
+    """All restores, in the order of the epochs that they began."""
+    return history.rollbacks
 
 
 def rollback(history: History) -> Verdict:
     """R3: a rollback ends at a durable checkpoint, no older than the last one; nothing goes back silently.
 
-    A restore names the newest checkpoint that its task had made durable, those that a fault has damaged left out.
+    A restore names the newest checkpoint that its task had made durable, those that a fault has damaged left out. A
+    name that is recorded once more with another clock stands for that one from then on.
     Within one cluster epoch nothing that a worker has read is taken back: a state that is older than one read before,
     without a restore in between, was reset silently. What a rollback took back, and was done again, is counted.
 
     Assumes: the target records its checkpoints and restores (``probe.checkpoint``, ``probe.restored``) and sets
     ``probe.epoch``; of one that does not, a rollback is a silent one. What is restored and was never recorded, or
     where a new epoch lacks what there was without any restore, it may have been a durable state, or none at all: nobody
-    can say.
+    can say. Nor where a fault has damaged a file that no recorded name is that of, or of a folder that it is in.
     """
     if not history.struck:
         return not_judged("needs a fault: --kill or --stop")
-    lines = []
-    for back in rollbacks(history):
-        named, newest = back.checkpoint, back.newest
-        if named is not None and newest is not None and _place(named) < _place(newest):
-            lines.append(f"{back.text}, though {newest.name} was durable before")
+    lines = [line for line, doubt in _too_old(history) if not doubt]
     for worker in history.workers:
         lines += list(at_most(_gone_back(history, worker)))
     if lines:
         return violated(lines)
     if not history.finals:
         return unknown(history.no_final)
-    if reason := unrecorded(history):
+    if reason := next((f"{line}: {doubt}" for line, doubt in _too_old(history) if doubt), unrecorded(history)):
         return unknown(reason)
     count = len(rollbacks(history))
     again = sum(int((worker.pushes.attempts - 1).sum()) for worker in history.workers)
     return valid(f"{count} rollback(s), {again} gradients sent again", rollbacks=count, sent_again=again)
+
+
+def _too_old(history: History) -> Iterator[tuple[str, str]]:
+    """Rollbacks to another than the newest durable checkpoint, and why one is perhaps none; empty: it is one."""
+    for back in rollbacks(history):
+        newest = back.newest
+        if newest is not None and (older := back.older(newest)) is not False:
+            doubt = "" if older else "made by another task, so nobody can tell which is older"
+            if history.astray:
+                doubt = f"nobody can tell of which checkpoint {history.astray} is, that was damaged"
+            yield f"{back.text}, though {newest.name} was durable before", doubt
+        elif back.anew is not None and back.older(back.anew) is not False:
+            doubt = "nobody can tell whether it was damaged before it was written, or after"
+            yield f"{back.text}, though {back.anew.name} was recorded before", doubt
 
 
 def unrecorded(history: History) -> str:
@@ -87,7 +71,7 @@ def unrecorded(history: History) -> str:
     backs = rollbacks(history)
     for back in backs:
         if back.restore.epoch and back.checkpoint is None:
-            return f"{back.text}, which nobody recorded (probe.checkpoint)"
+            return f"{back.text}, {back.unclear or 'which nobody recorded (probe.checkpoint)'}"
     begun = {back.restore.epoch for back in backs}
     untold = (line for worker in history.workers for line in _untold(history, worker, begun))
     return next(untold, "")
@@ -105,10 +89,6 @@ def _untold(history: History, worker: Worker, begun: set[int]) -> Iterator[str]:
                 f"{history.gradient(peer, step)}, that its read before had, and nobody recorded what was restored "
                 "(probe.restored)"
             )
-
-
-def _place(mark: Mark) -> tuple[int, int]:
-    return mark.life, mark.seq
 
 
 def _gone_back(history: History, worker: Worker) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 from .fault import Fault
@@ -12,24 +13,46 @@ LEAST_BYTES = 64
 """Smaller files are marks and locks, no checkpoints."""
 
 
+_NUMBERED = re.compile(r"\d")
+_SUFFIX = re.compile(r"\.(?:[^\W\d]+|h5|hdf5|bz2|data-\d+-of-\d+|tempstate\d+)$")
+"""What may follow the name of a checkpoint: one with a digit counts it (``model.0004``), unless it is known."""
+_INDEX = "checkpoint"
+"""TensorFlow's text file that says which is the newest."""
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The largest file of the newest checkpoint in a folder; None: there is none.
 
-    Files are of one checkpoint if their names agree up to the first dot, as TensorFlow names them
-    (``step-20.index``, ``step-20.data-00000-of-00001``).
+    That is the one of the file that was written last, marks and locks left out, and of those beside it that are named
+    alike but for what follows the name (``step-20.index``, ``step-20.data-00000-of-00001``), or that are below the same
+    folder with a number (``step-20/model.bin``, ``step-20/meta.json``).
     """
-    groups: dict[tuple[Path, str], list[tuple[int, int, Path]]] = {}
+    found: list[tuple[int, int, Path]] = []
     for path in folder.rglob("*"):
         try:
             status = path.stat()
         except OSError:  # it has been renamed or deleted meanwhile
             continue
-        if path.is_file() and not path.is_symlink():
-            group = groups.setdefault((path.parent, path.name.partition(".")[0]), [])
-            group.append((status.st_mtime_ns, status.st_size, path))
-    whole = [group for group in groups.values() if max(size for _, size, _ in group) >= LEAST_BYTES]
-    newest = max(whole, key=lambda group: max(written for written, _, _ in group), default=[])
-    return max(newest, key=lambda file: file[1])[2] if newest else None
+        if path.is_file() and not path.is_symlink() and status.st_size >= LEAST_BYTES:
+            found.append((status.st_mtime_ns, status.st_size, path))
+    files = [file for file in found if file[2].name != _INDEX] or found
+    if not files:
+        return None
+    newest = _checkpoint_of(max(files, key=lambda file: (file[0], file[2]))[2], folder)
+    its = (file for file in files if _checkpoint_of(file[2], folder) == newest)
+    return max(its, key=lambda file: (file[1], file[0]))[2]
+
+
+def _checkpoint_of(file: Path, folder: Path) -> Path:
+    """What the files of one checkpoint have in common."""
+    name = file.name
+    while (shorter := _SUFFIX.sub("", name)) not in ("", name):
+        name = shorter
+    if not _NUMBERED.search(name):
+        for above in file.relative_to(folder).parents:
+            if _NUMBERED.search(above.name):
+                return folder / above
+    return file.with_name(name)
 
 
 class Damages(Injector):
@@ -61,7 +84,8 @@ class Damages(Injector):
                     file.write(bytes([data[bit // 8] ^ (1 << bit % 8)]))
                 what = f"bit {bit} of {8 * len(data)} turned over"
             if path.read_bytes() != data:
-                self.file, self._seen = path.name, f"{path.name}: {what}"
+                self.file = path.relative_to(self._folder).as_posix()  # a folder may be the checkpoint
+                self._seen = f"{self.file}: {what}"
         except OSError:  # it was deleted meanwhile: another one is the newest
             return
 

@@ -25,6 +25,7 @@ from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .lives import Life, joined
 from .lives import marks as marks_of
+from .lost import NOT_ENDED, Files, endless, unbroken
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
@@ -35,9 +36,6 @@ _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 _FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
 """The task name under which psconform itself records."""
-NOT_ENDED = "psconform's own record of the run has no end event"
-Files = dict[Task, dict[int, Path]]
-"""Event files by task and incarnation."""
 SHARED_SPEC = (
     "all tasks share one cluster spec, so each is behind one proxy: a fault of links strikes what is sent to that "
     "task, or what it answers, on connections that others have dialled, whoever they are, and none that it dials itself"
@@ -78,6 +76,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     absences: list[Absence] = []
     devices: dict[int, tuple[str, ...]] = {}
     last: dict[Task, AnyEvent] = {}
+    closed: dict[Task, int] = {}
     files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
     notes += [SHARED_SPEC] if manifest.shared_spec else []
     for task, paths in sorted(files.items()):
@@ -90,6 +89,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             notes += [f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out"] * (file.torn > 0)
             inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
             last[task] = file.events[-1]
+            closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
             absences += _absences(file, manifest)
             if task == RUNNER:
@@ -114,7 +114,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         manifest.workload.name == "ledger" and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
     )
     scale = whole_scale(workers) if alike else 1.0
-    cut = manifest.status == "finished" and not (own is not None and own.ended)  # it ends before the manifest says so
     history = History(
         layout=manifest.layout,
         claims=manifest.claims,
@@ -139,7 +138,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
-        missing=tuple(lost) if not cut else (*lost, NOT_ENDED),
+        missing=(*lost, *endless(files, own, closed, manifest.layout)),
     )
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
@@ -286,7 +285,7 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     """These files without those of second processes, which psconform had started beside a task's own; notes of those.
 
     They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others. Third
-    is what is missing of the task's own: see `_unbroken`.
+    is what is missing of the task's own: see `unbroken`.
     """
     path = files.get(RUNNER, {}).get(0)
     own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None else None
@@ -294,35 +293,7 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
     left_out = [(task, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
     notes = [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
-    return (kept, notes, []) if own is None else _unbroken(kept, own, notes)
-
-
-def _unbroken(files: Files, own: EventFile, notes: list[str]) -> tuple[Files, list[str], list[str]]:
-    """Of each task, its lives up to the first that is missing or was cut; the notes; and what is missing.
-
-    psconform saw, when they ended, that they had left an event file, and how long it was. What comes after a gap is
-    left out, so that the record is one that was cut short there: of one with a hole in it nobody knows what a life's
-    first read shows for the first time, or what was pushed before.
-    """
-    lives: Counter[str] = Counter()
-    kept, notes, lost = {task: dict(found) for task, found in files.items()}, list(notes), []
-    named = {str(task): task for task in files}
-    broken: set[str] = set()
-    for event in own.of(Exit):
-        if event.second or event.of in broken:
-            continue
-        life = lives[event.of] if event.incarnation is None else event.incarnation
-        lives[event.of] += 1
-        found = kept[named[event.of]] if event.of in named else {}
-        there = found[life].stat().st_size if life in found else 0
-        if not event.recorded or (life in found and there >= event.recorded_bytes):
-            continue
-        what = f"is cut: {there} of {event.recorded_bytes} bytes are there" if life in found else "is missing"
-        lost.append(f"{event.of}: what it recorded in incarnation {life} {what}")
-        broken.add(event.of)
-        for later in sorted(later for later in found if later > life):
-            notes.append(f"{found.pop(later).name} comes after a gap in the record of {event.of}, and was left out")
-    return {task: found for task, found in kept.items() if found}, notes, lost
+    return unbroken(kept, own, notes)
 
 
 def how_it_ended(status: int) -> str:

@@ -161,7 +161,7 @@ class Without(Event, tag="without", frozen=True):
 class Checkpoint(Event, tag="checkpoint", frozen=True):
     """This task has made a checkpoint durable."""
 
-    name: Annotated[str, Meta(description="what a restore calls it")]
+    name: Annotated[str, Meta(description="what a restore calls it; with another clock, another one of that name")]
     clock: Annotated[list[list[Count]], Meta(description="per ps and worker: gradients of that worker in it")]
 
 
@@ -199,7 +199,10 @@ class FaultEvent(Event, tag="fault", frozen=True):
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
-    file: Annotated[str, Meta(description="name of the checkpoint file that it damaged; left out of other faults")] = ""
+    file: Annotated[
+        str,
+        Meta(description="the checkpoint file that it damaged, below the folder for them; left out of other faults"),
+    ] = ""
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
     number: Annotated[Count | None, Meta(description="which of the faults that psconform strikes it is, from 0")] = None
 

@@ -133,7 +133,7 @@ def _latest(values: Ints, step: Ints, *, none: int, steps: int) -> Ints:
 def marks(file: EventFile, *, task: Task, life: int) -> list[Mark]:
     """Checkpoints, restores and resumptions of one life, in the order of its record."""
     found = [
-        Mark(task, life, "checkpoint", e.epoch, e.seq, name=e.name, clock=tuple(tuple(row) for row in e.clock))
+        Mark(task, life, "checkpoint", e.epoch, e.seq, e.name, clock=tuple(map(tuple, e.clock)), at=e.mono_ns)
         for e in file.of(Checkpoint)
     ]
     found += [Mark(task, life, "restore", e.epoch, e.seq, name=e.name, at=e.mono_ns) for e in file.of(Restore)]

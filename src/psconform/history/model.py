@@ -17,6 +17,7 @@ from .absent import absent_in, said_by_epoch
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
 from .finals import Finals, final_reads
 from .manifest import Workload
+from .rollbacks import Rollback, rollbacks_of
 from .told import DEATHS, OVER, Absence, Mark, Poisoned, Struck
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
@@ -124,7 +125,7 @@ class History:
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
     failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
-    missing: tuple[str, ...] = ()  # of the records of tasks, what was there when they ended, and is not any more
+    missing: tuple[str, ...] = ()  # parts of the record that are lost, or may be, for nobody saw its end
     unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
@@ -255,8 +256,8 @@ class History:
             accepted_in[worker.index, worker.pushes.step] = worker.pushes.epoch
             last_ok[worker.index] = worker.pushes.ok.answered.max(initial=0)
         accepted_in[self.outcomes != OK] = -1
-        cuts = {mark.name: max(map(max, mark.clock)) for mark in self.marks if mark.kind == "checkpoint" and mark.clock}
-        begun = {mark.epoch: cuts.get(mark.name, 0) for mark in self.marks if mark.kind == "restore"}
+        cuts = ((b.restore.epoch, b.checkpoint.clock if b.checkpoint is not None else ()) for b in self.rollbacks)
+        begun = {epoch: max(map(max, clock)) if clock else 0 for epoch, clock in cuts}
         absences = ((a.worker, a.step, a.at, a.epoch) for a in self.absences)
         said = said_by_epoch(absences, layout=self.layout, steps=self.steps, begun=begun, last_ok=last_ok)
         return said, accepted_in
@@ -266,9 +267,17 @@ class History:
         """Faults that were not healed; what is over at once, or a damaged file, need not be."""
         return tuple(f for f in self.faults if f.kind not in OVER and not f.file and not f.healed)
 
-    def damaged(self, name: str) -> bool:
-        """Whether a fault has damaged a file of this checkpoint, so that nobody can be asked to restore it."""
-        return any(fault.file == name or fault.file.startswith(f"{name}.") for fault in self.faults)
+    @cached_property
+    def rollbacks(self) -> tuple[Rollback, ...]:
+        """All restores, in the order of the epochs that they began."""
+        return rollbacks_of(self.marks, self.faults)
+
+    @property
+    def astray(self) -> str:
+        """A checkpoint file that a fault has damaged, of which no recorded name tells whose it is; empty: none."""
+        names = {mark.name for mark in self.marks if mark.kind == "checkpoint"}
+        files = (fault for fault in self.faults if fault.file)
+        return next((fault.file for fault in files if not any(map(fault.damaged, names))), "")
 
     @cached_property
     def left(self) -> frozenset[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from ..layout import Task
 
@@ -19,7 +20,7 @@ class Mark:
     name: str = ""
     clock: tuple[tuple[int, ...], ...] = ()  # of a checkpoint: per ps and worker, gradients in it
     step: int = 0  # of a resumption: the next step
-    at: int = 0  # of a restore and a resumption: when it was recorded, nanoseconds of CLOCK_MONOTONIC
+    at: int = 0  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Struck:
     at: str
     evidence: str
     healed: str
-    file: str = ""  # the checkpoint file that it damaged
+    file: str = ""  # the checkpoint file that it damaged, below the folder for checkpoints
     on_ns: int = 0  # from then on it was there, nanoseconds of CLOCK_MONOTONIC; 0: not known
     off_ns: int = 0  # until then; 0: not known, or it was not healed
 
@@ -69,3 +70,24 @@ class Struck:
     def what(self) -> str:
         """What struck whom, and when."""
         return f"{self.kind} {self.of} at {self.at}"
+
+    def damaged(self, name: str) -> bool:
+        """Whether the file that it damaged is of the checkpoint of this name.
+
+        Then the file, or a folder that it is in, is called so, with or without more behind a dot. A name may be a path,
+        from wherever. (Older run folders have only the file's own name.)
+        """
+        file, named = PurePosixPath(self.file).parts, PurePosixPath(name).parts
+        if not file or not named:
+            return False
+        below = any(_begins(file, named[start:]) for start in range(len(named)))
+        return below or any(_begins(file[start:], named) for start in range(1, len(file)))
+
+
+def _begins(file: tuple[str, ...], named: tuple[str, ...]) -> bool:
+    """These components of a path are of what is named so."""
+    *folders, last = named
+    if len(file) < len(named) or list(file[: len(folders)]) != folders:
+        return False
+    here = file[len(folders)]
+    return here == last or here.startswith(f"{last}.")
