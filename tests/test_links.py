@@ -6,11 +6,13 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import ExitStack
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,20 @@ def test_a_gradient_is_held_back_on_the_way_there_though_the_ps_has_dialled(task
     links.server.change(name, "delay-downstream", latency=0)
     assert tasks.answer(WORKER) == "push"
     assert tasks.seen() == (counter, pushes + 2)
+
+
+@pytest.mark.psconform
+def test_nobody_dials_a_task_that_is_nowhere(cluster):
+    """Toxiproxy would wait for an address that has gone, and take no other connection meanwhile."""
+    links, _ = cluster
+    ways = [links.dialled(dialler, PS).rpartition(":") for dialler in (WORKER, OBSERVER)]
+    links.at(PS, "")
+    for host, _, port in ways:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), timeout=LONG_S)
+    host, _, port = links.dialled(OBSERVER, WORKER).rpartition(":")
+    socket.create_connection((host, int(port)), timeout=LONG_S).close()
+    links.at(PS, links.addresses[PS])
+    for host, _, port in ways:
+        socket.create_connection((host, int(port)), timeout=LONG_S).close()
+    assert links.as_told(Link(*pair) for pair in permutations((WORKER, PS, OBSERVER), 2))

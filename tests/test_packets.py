@@ -247,7 +247,7 @@ def test_who_moves_is_killed_and_has_another_address():
     assert engine.signals == [(WORKER, signal.SIGKILL)]
     assert strike.ended(-signal.SIGKILL)
     strike.heal()
-    assert moves == [(WORKER, "10.0.0.77")]
+    assert moves == [(WORKER, ""), (WORKER, "10.0.0.77")], "nobody is to dial where it was"
     assert strike.healed() == "started again at 10.0.0.77"
 
 

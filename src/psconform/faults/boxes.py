@@ -188,6 +188,7 @@ class Moves(OfBox):
         return self._seen
 
     def heal(self) -> None:
+        self._moved(self._task, "")
         self._boxes.disconnect(self._task)
         self._address = self._boxes.connect(self._task, anew=True)
         self._moved(self._task, self._address)

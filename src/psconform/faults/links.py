@@ -169,6 +169,17 @@ class Links:
             (by.add if on else by.discard)(name)
             self.server.enable(self._name(link.source, link.destination), on=not by)
 
+    def at(self, listener: Task, address: str) -> None:
+        """A task listens there from now on; empty: nowhere, so nobody can dial it.
+
+        A Toxiproxy that dials an address which has just gone waits for half a minute or longer, for nobody answers that
+        there is nobody, and takes no other connection of that proxy meanwhile.
+        """
+        if address:
+            self.moved(listener, address)
+        to = [Link(dialler, there) for dialler, there in self._listens if there == listener]
+        self.refuse("moving", to, on=not address)
+
     @property
     def urls(self) -> list[str]:
         """The proxies of this run: DELETE takes them away."""

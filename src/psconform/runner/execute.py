@@ -144,10 +144,8 @@ class _Execution:
                 self.server, self.manifest, self.addresses, launcher=self.launcher, folder=self.folder, fixed=fixed
             )
             self.links = self.cleanup.enter_context(made)
-        wait_s = self.plan.patience_s + self.plan.outage_s
-        self.spec = write_spec(
-            self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=self.launcher.seen
-        )
+        wait_s, seen = self.plan.patience_s + self.plan.outage_s, self.launcher.seen
+        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=seen)
         disk = None
         if any(KINDS[fault.kind].mounts for fault in self.plan.faults):
             disk = self.cleanup.enter_context(
@@ -181,10 +179,11 @@ class _Execution:
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _moved(self, task: Task, address: str) -> None:
-        """It listens at another address from now on."""
-        self.addresses[task] = f"{address}:{self.addresses[task].rpartition(':')[2]}"
+        """It listens at another address from now on; empty: nowhere."""
+        if address := address and f"{address}:{self.addresses[task].rpartition(':')[2]}":
+            self.addresses[task] = address
         if self.links is not None:
-            self.links.moved(task, self.addresses[task])
+            self.links.at(task, address)
 
     def _wires(self) -> Wires | None:
         """The network of the run, if faults strike its packets."""
