@@ -61,7 +61,11 @@ def owned(path: str) -> dict[str, list[tuple[str, str]]]:
 def remove_containers(path: str, owner: str) -> list[str]:
     """Delete the containers of an owner, then its networks; returns the names of what was there and now is not."""
     removed = []
+    frozen = quote(json.dumps({"label": [f"{LABEL}={owner}"], "status": ["paused"]}))
     with contextlib.suppress(OSError, ValueError):
+        for said in call(path, "GET", f"/containers/json?filters={frozen}"):  # who is frozen does not die either
+            with contextlib.suppress(OSError, ValueError):
+                call(path, "POST", f"/containers/{said['Id']}/unpause")
         for place, name in owned(path).get(owner, []):
             with contextlib.suppress(OSError, ValueError):
                 call(path, "DELETE", place)
