@@ -218,10 +218,13 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     def gone(_):
         lines = (tmp_path / "run/events/psconform-0.jsonl").read_text(encoding="utf-8").splitlines()
         if any(event.get("on") is False for event in map(json.loads, lines)):
-            for child in psutil.Process().children(recursive=True):
-                if "toxiproxy-server" in child.name():
-                    child.kill()
+            for child in toxiproxies() - of_others:
+                child.kill()
 
+    def toxiproxies():
+        return {child for child in psutil.Process().children(recursive=True) if "toxiproxy-server" in child.name()}
+
+    of_others = toxiproxies()
     with Session() as alone:
         made = make_plan(str(target), out=tmp_path / "run", faults=str(plan), **options)
         alone.run(made, notify=gone)
