@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,6 +77,19 @@ def test_two_faults_that_only_matter_together(plan):
 
     smallest = shrink(plan, fails, k=1, n=1, tell=lambda _: None)
     assert sorted(fault.kind for fault in smallest.faults) == ["kill", "stop"]
+
+
+def test_what_mattered_in_a_larger_plan_is_tried_again(plan):
+    """Without the stop it fails only once the latency, too, is gone."""
+
+    def fails(smaller):
+        kinds = {fault.kind for fault in smaller.faults}
+        return "kill" in kinds and ("stop" in kinds or "latency" not in kinds)
+
+    stops_first = replace(plan, faults=tuple(sorted(plan.faults, key=lambda fault: fault.kind != "stop")))
+    for order in (plan, stops_first):
+        smallest = shrink(order, fails, k=1, n=1, tell=lambda _: None)
+        assert [fault.kind for fault in smallest.faults] == ["kill"]
 
 
 def test_what_fails_too_rarely_is_not_taken(plan):

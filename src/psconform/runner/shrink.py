@@ -2,7 +2,8 @@
 
 The reduction is greedy, as in delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
 Input, 2002): what is tried first is what makes a plan easiest to read. Each smaller plan is run, for a race may need
-several tries to show; it is dropped as soon as it cannot come to k failures any more.
+several tries to show; it is dropped as soon as it cannot come to k failures any more. At the end nothing can be left
+out that was not tried with all the rest left out already.
 """
 
 from __future__ import annotations
@@ -45,20 +46,23 @@ def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], No
         n: runs must fail.
         tell: is called with everything that was tried.
     """
-    rejected: set[str] = set()  # what mattered in a larger plan is taken to matter in a smaller one
-    taken = True
-    while taken:
-        taken = False
+    rejected: set[str] = set()
+    larger = False  # some of them in a larger plan than this one
+    while True:
         for what, smaller in candidates(plan):
             if what in rejected:
                 continue
             found = _attempt(what, smaller, fails, k=k, n=n)
             tell(found)
             if found.taken:
-                plan, taken = smaller, True
+                plan, larger = smaller, bool(rejected)
                 break
             rejected.add(what)
-    return plan
+        else:
+            if not larger:
+                return plan
+            # what mattered in a larger plan, or seemed to by chance, need not in this one
+            rejected, larger = set(), False
 
 
 def attempt(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
