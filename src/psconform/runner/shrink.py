@@ -2,8 +2,8 @@
 
 The reduction is greedy, as in delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
 Input, 2002): what is tried first is what makes a plan easiest to read. Each smaller plan is run, for a race may need
-several tries to show; it is dropped as soon as it cannot come to k failures any more. At the end nothing can be left
-out that was not tried with all the rest left out already.
+several tries to show; it is dropped as soon as it cannot come to k failures any more. The search ends when all smaller
+plans of the one that is left have been tried, and dropped.
 """
 
 from __future__ import annotations
