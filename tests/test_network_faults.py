@@ -182,20 +182,22 @@ def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, 
             assert "psconform's own record of the run has no end event" in judged.explain()
 
 
-def test_without_toxiproxy_network_faults_are_refused_and_others_run(session, write, tmp_path, monkeypatch):
+def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_path, monkeypatch):
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:9")
-    plan = write(kind="stall", links="isolate worker:1", at=5, for_="1s")
-    with pytest.raises(
-        PsconformError, match=r"network faults need Toxiproxy, and there is none \(TOXIPROXY_URL: .*Install Go"
-    ):
-        judge(str(SOCKETS), update="async", layout="ps=1,worker=2", steps=20, faults=plan, out=tmp_path / "run")
-    plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
-    run = judge(str(SOCKETS), update="async", layout="ps=1,worker=2", steps=20, faults=plan, out=tmp_path / "other")
-    assert run.exit_code == 0, run.explain()
-    plan = write(kind="read-only", at=12, until="worker:0@24")
-    options = {"layout": "ps=1,worker=2", "steps": 40, "checkpoint_every": 5}
-    run = judge(faults=plan, session=session, out=tmp_path / "disk", **options)
-    assert run.exit_code == 0, run.explain()
+    with Session() as session:  # any other may have a Toxiproxy already, from a test before
+        sockets = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "session": session}
+        plan = write(kind="stall", links="isolate worker:1", at=5, for_="1s")
+        with pytest.raises(
+            PsconformError, match=r"network faults need Toxiproxy, and there is none \(TOXIPROXY_URL: .*Install Go"
+        ):
+            judge(str(SOCKETS), faults=plan, out=tmp_path / "run", **sockets)
+        plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
+        run = judge(str(SOCKETS), faults=plan, out=tmp_path / "other", **sockets)
+        assert run.exit_code == 0, run.explain()
+        plan = write(kind="read-only", at=12, until="worker:0@24")
+        options = {"layout": "ps=1,worker=2", "steps": 40, "checkpoint_every": 5}
+        run = judge(faults=plan, session=session, out=tmp_path / "disk", **options)
+        assert run.exit_code == 0, run.explain()
     assert [fault["kind"] for fault in run.as_dict()["faults"]] == ["read-only"]
     assert server.find().found is None
 
