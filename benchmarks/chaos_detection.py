@@ -37,7 +37,7 @@ from psconform.faults.random_plan import DRAWN
 from psconform.layout import UPDATES, Layout
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
-from psconform.runner.shrink import shrink
+from psconform.runner.shrink import as_it_was, shrink
 from psconform.runner.verdicts import judge_folder
 from psconform.targets.defects import DEFECTS
 
@@ -118,14 +118,15 @@ def run_try(case: Case, *, session: Session, folder: Path, replays: int = REPLAY
 
 def replayed(folder: Path, *, session: Session, scratch: Path) -> bool:
     """Whether the verdict of a run comes back when its plan is run once more."""
-    return Fails(judge_folder(folder), session, scratch)(stored_plan(folder, out=scratch))
+    return Fails(judge_folder(folder), session, scratch)(stored_plan(folder, out=scratch)).failed
 
 
 def shrunk(folder: Path, *, session: Session, scratch: Path) -> int:
-    """How many faults are left of the plan of a run: what fails in two of three runs is smaller."""
+    """How many faults are left of the plan of a run, as `psconform shrink` has it; all, if it fails too rarely."""
     plan = stored_plan(folder, out=scratch)
     fails = Fails(judge_folder(folder), session, scratch)
-    return len(shrink(plan, fails, k=2, n=3, tell=lambda _: None).faults)
+    first = as_it_was(plan, fails, k=2, n=None)
+    return len((shrink(first, fails, k=2, n=None, tell=lambda _: None) if first.taken else plan).faults)
 
 
 def found(result: Result) -> bool:

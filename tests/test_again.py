@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,11 @@ from psconform.errors import BadInput, PsconformError
 from psconform.faults.plan import load_plan, parse_plan
 from psconform.layout import Layout
 from psconform.runner import again
-from psconform.runner.again import changed, keep, stored_plan
+from psconform.runner.again import Seen, changed, keep, stored_plan
 from psconform.runner.plan import make_plan
-from psconform.runner.shrink import candidates, shrink
+from psconform.runner.session import Session
+from psconform.runner.shrink import Try, as_it_was, attempt, candidates, shrink
+from psconform.runner.verdicts import judge_folder
 from psconform.terminal import run_folder
 
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
@@ -55,6 +58,16 @@ def psconform(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def seen(fails):
+    """Runs of which nothing is known but whether they fail."""
+    return lambda plan: Seen(fails(plan))
+
+
+def shrunk(plan, fails, *, k=1, n=1, tell=lambda _: None):
+    """What is left of a plan that did fail often enough."""
+    return shrink(Try("as it was", plan, k, n, True), seen(fails), k=k, n=n, tell=tell)
+
+
 def test_without_what_does_not_matter(plan):
     """It fails whenever ps:0 is killed, and two workers are there to see it."""
     told = []
@@ -62,7 +75,7 @@ def test_without_what_does_not_matter(plan):
     def fails(smaller):
         return any(fault.kind == "kill" for fault in smaller.faults) and smaller.layout.workers >= 2
 
-    smallest = shrink(plan, fails, k=1, n=1, tell=told.append)
+    smallest = shrunk(plan, fails, tell=told.append)
     assert [str(fault.kind) for fault in smallest.faults] == ["kill"]
     assert (smallest.layout.ps, smallest.layout.workers, smallest.faults[0].when.step) == (1, 2, 0)
     assert smallest.workload.steps <= 10
@@ -75,7 +88,7 @@ def test_two_faults_that_only_matter_together(plan):
     def fails(smaller):
         return {fault.kind for fault in smaller.faults} >= {"kill", "stop"}
 
-    smallest = shrink(plan, fails, k=1, n=1, tell=lambda _: None)
+    smallest = shrunk(plan, fails)
     assert sorted(fault.kind for fault in smallest.faults) == ["kill", "stop"]
 
 
@@ -88,16 +101,65 @@ def test_what_mattered_in_a_larger_plan_is_tried_again(plan):
 
     stops_first = replace(plan, faults=tuple(sorted(plan.faults, key=lambda fault: fault.kind != "stop")))
     for order in (plan, stops_first):
-        smallest = shrink(order, fails, k=1, n=1, tell=lambda _: None)
+        smallest = shrunk(order, fails)
         assert [fault.kind for fault in smallest.faults] == ["kill"]
 
 
 def test_what_fails_too_rarely_is_not_taken(plan):
     answers = iter([True, False, False] + [False] * 1000)
-    assert shrink(plan, lambda _: next(answers), k=2, n=3, tell=lambda _: None) == plan
+    assert shrunk(plan, lambda _: next(answers), k=2, n=3) == plan
     runs = []
-    shrink(plan, lambda _: False, k=2, n=3, tell=lambda tried: runs.append(tried.runs))
+    shrunk(plan, lambda _: False, k=2, n=3, tell=lambda tried: runs.append(tried.runs))
     assert set(runs) == {2}, "the third run could not have helped"
+
+
+def test_a_plan_that_fails_in_two_of_five_runs_is_shrunk_by_that(plan):
+    """It fails when ps:0 is killed, in the fourth and fifth of five runs; smaller plans are no better."""
+    runs = Counter()
+
+    def fails(smaller):
+        runs[repr(smaller)] += 1
+        return any(fault.kind == "kill" for fault in smaller.faults) and runs[repr(smaller)] % 5 in (0, 4)
+
+    first = as_it_was(plan, seen(fails), k=2, n=None)
+    assert (first.failed, first.runs, first.taken) == (3, 9, True)
+    smallest = shrink(first, seen(fails), k=2, n=None, tell=lambda _: None)
+    assert [fault.kind for fault in smallest.faults] == ["kill"]
+    assert not as_it_was(plan, seen(fails), k=2, n=3).taken, "where runs are said, they are what counts"
+    never = as_it_was(plan, seen(lambda _: False), k=2, n=None)
+    assert (never.failed, never.runs, never.taken) == (0, 10, False)
+
+
+def test_what_never_struck_is_left_out_at_once(plan):
+    """Only what was idle in each run that failed: here the stop struck in one of them."""
+    stop, others = plan.faults[2], frozenset(plan.faults) - {plan.faults[1]}
+    runs = iter([Seen(False, others), Seen(True, others), Seen(True, others - {stop})])
+    first = attempt("as it was", plan, lambda _: next(runs), k=2, n=3)
+    assert first.idle == {plan.faults[0]}
+
+    told = []
+    kill = plan.faults[1]
+    shrink(replace(first, idle=others), lambda smaller: Seen(kill in smaller.faults), k=1, n=1, tell=told.append)
+    assert told[0].what == "without what never struck (latency worker:2<->ps:0, stop worker:1)"
+    assert told[0].taken
+    assert [fault.kind for fault in told[0].plan.faults] == ["kill"]
+    one = next(iter(candidates(plan, {stop})))
+    assert one[0] == "without stop worker:1", "what is idle comes first"
+
+
+@pytest.mark.psconform
+def test_a_fault_that_training_does_not_get_to_is_idle(tmp_path):
+    """It waits for good for the worker that was killed at step 10: nobody is stopped at step 35."""
+    kill, stop = 'kind = "kill", task = "worker:1", at = 10', 'kind = "stop", task = "worker:0", at = 35, for = "1s"'
+    faults = f"fault = [{{{kill}}}, {{{stop}}}]"
+    options = {"layout": "ps=1,worker=2", "steps": 40, "defect": "place-lost", "patience_s": 3}
+    run = judge(**options, faults=faults, out=tmp_path / "run")
+    assert "L1" in run.violated, run.explain()
+    stored = stored_plan(tmp_path / "run", out=tmp_path)
+    with Session() as session:
+        found = again.Fails(judge_folder(tmp_path / "run"), session, tmp_path / "again")(stored)
+    (stop,) = (fault for fault in stored.faults if fault.kind == "stop")
+    assert found == Seen(True, frozenset({stop}))
 
 
 def test_smaller_plans_can_be_run(plan):
@@ -134,7 +196,7 @@ def test_what_cannot_be_run_is_not_taken_and_what_was_found_before_stays(plan):
             raise PsconformError("ps:0 cannot be started")
         return True
 
-    smallest = shrink(plan, fails, k=1, n=1, tell=told.append)
+    smallest = shrunk(plan, fails, tell=told.append)
     assert len(smallest.faults) == 2
     assert "ps:0 cannot be started" in {tried.error for tried in told if not tried.taken}
 
@@ -146,7 +208,7 @@ def shrinking(plan, tmp_path, monkeypatch):
     fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before)
     monkeypatch.setattr(cli_again, "judge_folder", lambda _: before)
     monkeypatch.setattr(again, "stored_plan", lambda _, out: plan)
-    monkeypatch.setattr(again.Fails, "__call__", lambda self, plan: fake.fails(plan))
+    monkeypatch.setattr(again.Fails, "__call__", lambda self, plan: Seen(fake.fails(plan)))
     fake.call = lambda: cli_again.shrink(tmp_path, runs=2, failing=2, out=fake.out)
     return fake
 

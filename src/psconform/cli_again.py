@@ -18,11 +18,12 @@ from .runner import again
 from .runner.plan import Plan
 from .runner.series import run_series
 from .runner.session import Session
-from .runner.shrink import Try, attempt
+from .runner.shrink import Try, as_it_was
 from .runner.shrink import shrink as shrink_plan
 from .runner.verdicts import judge_folder, store
 from .terminal import Json, print_run, run_folder
 
+MOST_RUNS = 100
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path | None, typer.Option(help="Where to put it, new or empty. Default: psconform-runs/TIME.")]
 
@@ -51,7 +52,14 @@ def replay(
 
 def shrink(
     folder: Folder,
-    runs: Annotated[int, typer.Option(metavar="N", help="Each smaller plan is run up to so often ...")] = 3,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Each smaller plan is run up to so often ... Default: as often as it takes the plan itself to fail "
+            "once more than that.",
+        ),
+    ] = None,
     failing: Annotated[int, typer.Option(metavar="K", help="... and taken if it fails so often.")] = 2,
     out: Out = None,
     as_json: Json = False,
@@ -61,8 +69,9 @@ def shrink(
     It fails if one of the guarantees is violated that the stored run violates; what does not fail again so often as it
     was, is not shrunk. Exits as the run that is kept. Ctrl-C keeps the smallest plan so far.
     """
-    if not 1 <= failing <= runs <= 100:
-        raise BadInput("--failing", f"must be between 1 and --runs ({runs}), and those at most 100", value=failing)
+    if not 1 <= failing <= (MOST_RUNS if runs is None else runs) <= MOST_RUNS:
+        most = MOST_RUNS if runs is None else f"--runs ({runs}), and those at most {MOST_RUNS}"
+        raise BadInput("--failing", f"must be between 1 and {most}", value=failing)
     kept = run_folder(out)
     before, plan = judge_folder(folder), again.stored_plan(folder, out=kept)
     if before.exit_code != 1:
@@ -81,10 +90,12 @@ def shrink(
             console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}")
 
         try:
-            first = attempt("as it was", plan, fails, k=failing, n=runs)
+            first = as_it_was(plan, fails, k=failing, n=runs)
+            runs = runs or first.runs
             if first.taken:
                 tell(first)
-                shrink_plan(plan, fails, k=failing, n=runs, tell=tell)
+                console.print(f"smaller plans are to fail in {failing} of {runs} runs")
+                shrink_plan(first, fails, k=failing, n=runs, tell=tell)
                 failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
         except (KeyboardInterrupt, PsconformError, OSError):  # whatever happens, what has been found is not lost
             console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")

@@ -141,22 +141,36 @@ def same_verdict(before: Judged, exit_code: int, violated: Sequence[str]) -> boo
     return exit_code != 1 or bool(set(violated) & set(violated_in(before)))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """One run of a plan: whether it failed, and the faults of the plan that never struck in it."""
+
+    failed: bool
+    idle: frozenset[Fault] = frozenset()
+
+
 @dataclass
 class Fails:
-    """Runs a plan once, in a scratch folder; whether it fails as a stored run did. ``runs`` counts."""
+    """Runs a plan once, in a scratch folder; says whether it fails as a stored run did. ``runs`` counts."""
 
     before: Judged
     session: Session
     scratch: Path
     runs: int = 0
 
-    def __call__(self, plan: Plan) -> bool:
-        """Whether one of the same guarantees is violated."""
+    def __call__(self, plan: Plan) -> Seen:
+        """It fails if one of the same guarantees is violated."""
         self.runs += 1
         folder = self.scratch / f"{self.runs:04}"
         self.session.run(dataclasses.replace(plan, out=folder))
         judged = judge_folder(folder)
-        return same_verdict(self.before, judged.exit_code, violated_in(judged))
+        failed = same_verdict(self.before, judged.exit_code, violated_in(judged))
+        return Seen(failed, frozenset(fault for fault in plan.faults if _idle(fault, judged)))
+
+
+def _idle(fault: Fault, judged: Judged) -> bool:
+    """Training did not get to where it should have struck."""
+    return any(reason.startswith(f"fault {fault.kind} {fault} never struck") for reason in judged.history.unstruck)
 
 
 def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: int) -> bool:

@@ -1,29 +1,42 @@
 """A failing plan made smaller: fewer faults, tasks and steps, as long as it still fails in k of n runs.
 
 The reduction is greedy, as in delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
-Input, 2002): what is tried first is what makes a plan easiest to read. Each smaller plan is run, for a race may need
-several tries to show; it is dropped as soon as it cannot come to k failures any more. The search ends when all smaller
-plans of the one that is left have been tried, and dropped.
+Input, 2002): what is tried first are the faults that struck in none of the failing runs, all at once, and then what
+makes a plan easiest to read. Each smaller plan is run, for a race may need several tries to show; it is dropped as soon
+as it cannot come to k failures any more. The search ends when all smaller plans of the one that is left have been
+tried, and dropped.
+
+A plan that fails in two of five runs would rarely be taken if two of three were asked of it, nor would a smaller one
+that fails as often. So n is, where nobody has said it, how many runs the plan itself took for k + 1 failures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadInput, PsconformError
 from ..faults.fault import Fault
-from .again import changed
+from .again import Seen, changed
 from .plan import Plan
 
 LEAST_STEPS = 2
+AS_IT_WAS = "as it was"
+PER_FAILURE = 4
+"""A plan that fails in fewer than one of so many runs is not shrunk, unless more runs are asked for."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """A plan and how often it failed; ``error`` is why it could not be run."""
+    """A plan and how often it failed.
+
+    Attributes:
+        taken: it failed often enough.
+        error: why it could not be run.
+        idle: faults that struck in none of the runs that failed.
+    """
 
     what: str
     plan: Plan
@@ -31,31 +44,41 @@ class Try:
     runs: int
     taken: bool
     error: str = ""
+    idle: frozenset[Fault] = frozenset()
 
 
-Fails = Callable[[Plan], bool]
+Runs = Callable[[Plan], Seen]
+"""Runs a plan once; says whether it fails as the one did that is shrunk."""
 
 
-def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], None]) -> Plan:
-    """The smallest plan that is found, which may be ``plan`` itself.
+def as_it_was(plan: Plan, runs: Runs, *, k: int, n: int | None) -> Try:
+    """Whether a plan fails often enough to be shrunk: ``k`` times in ``n`` runs; or once more, in what that takes."""
+    if n is not None:
+        return attempt(AS_IT_WAS, plan, runs, k=k, n=n)
+    return attempt(AS_IT_WAS, plan, runs, k=k + 1, n=PER_FAILURE * (k + 1))
+
+
+def shrink(first: Try, runs: Runs, *, k: int, n: int | None, tell: Callable[[Try], None]) -> Plan:
+    """The smallest plan that is found, which may be that of ``first`` itself.
 
     Args:
-        plan: what failed.
-        fails: runs a plan once; True if it fails as ``plan`` did.
+        first: the plan as it was (`as_it_was`).
+        runs: runs a plan once.
         k: so many of
-        n: runs must fail.
+        n: runs must fail; None: of as many as ``first`` took.
         tell: is called with everything that was tried.
     """
+    plan, idle, n = first.plan, first.idle, n or first.runs
     rejected: set[str] = set()
     larger = False  # some of them in a larger plan than this one
     while True:
-        for what, smaller in candidates(plan):
+        for what, smaller in candidates(plan, idle):
             if what in rejected:
                 continue
-            found = _attempt(what, smaller, fails, k=k, n=n)
+            found = _attempt(what, smaller, runs, k=k, n=n)
             tell(found)
             if found.taken:
-                plan, larger = smaller, bool(rejected)
+                plan, idle, larger = smaller, found.idle, bool(rejected)
                 break
             rejected.add(what)
         else:
@@ -65,31 +88,37 @@ def shrink(plan: Plan, fails: Fails, *, k: int, n: int, tell: Callable[[Try], No
             rejected, larger = set(), False
 
 
-def attempt(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
+def attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
     """Run a plan until it has failed ``k`` times, or cannot come to that in ``n`` runs any more."""
     failed = run = 0
+    idle = frozenset(plan.faults)
     while failed < k and failed + n - run >= k:
         run += 1
-        failed += fails(plan)
-    return Try(what, plan, failed, run, failed == k)
+        seen = runs(plan)
+        failed += seen.failed
+        idle = idle & seen.idle if seen.failed else idle
+    return Try(what, plan, failed, run, failed == k, idle=idle if failed else frozenset())
 
 
-def _attempt(what: str, plan: Plan, fails: Fails, *, k: int, n: int) -> Try:
+def _attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
     """A smaller plan that cannot be run fails otherwise, so it is not taken; what was found before it stays."""
     try:
-        return attempt(what, plan, fails, k=k, n=n)
+        return attempt(what, plan, runs, k=k, n=n)
     except PsconformError as error:
         return Try(what, plan, 0, 1, False, " ".join(str(error).split()))
 
 
-def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Plans one step smaller that can be run, the most telling first."""
+def candidates(plan: Plan, idle: Set[Fault] = frozenset()) -> Iterator[tuple[str, Plan]]:
+    """Plans one step smaller that can be run, the most telling first; ``idle``: faults that never struck."""
     layout, steps, faults = plan.layout, plan.workload.steps, plan.faults
-    for number, fault in enumerate(faults):
+    names = _names(faults)
+    if len(idle) > 1:
+        named = ", ".join(name for name, fault in zip(names, faults, strict=True) if fault in idle)
+        rest = tuple(fault for fault in faults if fault not in idle)
+        yield from _possible(f"without what never struck ({named})", plan, faults=rest)
+    for number in sorted(range(len(faults)), key=lambda number: faults[number] not in idle):
         rest = (*faults[:number], *faults[number + 1 :])
-        alike = sum((other.kind, other.of) == (fault.kind, fault.of) for other in faults[:number])
-        name = f"{fault.kind} {fault.of}" + (f" (number {alike + 1})" if alike else "")
-        yield from _possible(f"without {name}", plan, faults=rest)
+        yield from _possible(f"without {names[number]}", plan, faults=rest)
     for ps in dict.fromkeys((1, layout.ps - 1)):
         if 0 < ps < layout.ps:
             yield from _possible(f"on ps={ps},worker={layout.workers}", plan, ps=ps)
@@ -102,6 +131,15 @@ def candidates(plan: Plan) -> Iterator[tuple[str, Plan]]:
     half = tuple(_earlier(fault) for fault in faults)
     if half != faults:
         yield from _possible(f"faults up to step {_last_step(half)}", plan, faults=half)
+
+
+def _names(faults: tuple[Fault, ...]) -> list[str]:
+    """Each its own."""
+    names: list[str] = []
+    for number, fault in enumerate(faults):
+        alike = sum((other.kind, other.of) == (fault.kind, fault.of) for other in faults[:number])
+        names.append(f"{fault.kind} {fault.of}" + (f" (number {alike + 1})" if alike else ""))
+    return names
 
 
 def _possible(
