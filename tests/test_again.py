@@ -133,7 +133,7 @@ def test_a_plan_that_fails_in_two_of_five_runs_is_shrunk_by_that(plan):
 def test_what_never_struck_is_left_out_at_once(plan):
     """Only what was idle in each run that failed: here the stop struck in one of them."""
     stop, others = plan.faults[2], frozenset(plan.faults) - {plan.faults[1]}
-    runs = iter([Seen(False, others), Seen(True, others), Seen(True, others - {stop})])
+    runs = iter([Seen(False), Seen(True, others), Seen(True, others - {stop})])
     first = attempt("as it was", plan, lambda _: next(runs), k=2, n=3)
     assert first.idle == {plan.faults[0]}
 
@@ -145,6 +145,25 @@ def test_what_never_struck_is_left_out_at_once(plan):
     assert [fault.kind for fault in told[0].plan.faults] == ["kill"]
     one = next(iter(candidates(plan, {stop})))
     assert one[0] == "without stop worker:1", "what is idle comes first"
+
+
+@pytest.mark.parametrize(
+    ("reason", "idle"),
+    [
+        ("fault stop worker:1@15+300ms never struck: training did not get there", True),
+        ("fault stop worker:1@16+300ms never struck: training did not get there", False),
+        ("fault stop worker:1@15+300ms was not seen to take effect: it was stopped already", False),
+        ("fault stop worker:1@15+300ms was not healed: it is stopped", False),
+    ],
+)
+def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, reason, idle):
+    judged = SimpleNamespace(exit_code=0, verdicts=(), history=SimpleNamespace(unstruck=(reason,)))
+    monkeypatch.setattr(again, "judge_folder", lambda _: judged)
+    session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
+    stop = plan.faults[2]
+    assert f"{stop.kind} {stop}" == "stop worker:1@15+300ms"
+    assert again.Fails(judged, session, tmp_path)(plan) == Seen(True, frozenset({stop} if idle else ()))
+    assert not list(tmp_path.glob("0*")), "nobody needs the run any more"
 
 
 @pytest.mark.psconform
@@ -189,35 +208,60 @@ def test_a_layout_that_can_have_no_fewer_workers_keeps_them(tmp_path, options):
 
 
 def test_what_cannot_be_run_is_not_taken_and_what_was_found_before_stays(plan):
-    told = []
+    told, runs = [], Counter()
 
     def fails(smaller):
-        if len(smaller.faults) < 2:
+        runs[len(smaller.faults)] += 1
+        if len(smaller.faults) < 2 and runs[1] % 2 == 0:
             raise PsconformError("ps:0 cannot be started")
         return True
 
-    smallest = shrunk(plan, fails, tell=told.append)
+    smallest = shrunk(plan, fails, k=2, n=2, tell=told.append)
     assert len(smallest.faults) == 2
-    assert "ps:0 cannot be started" in {tried.error for tried in told if not tried.taken}
+    errors = {(tried.error, tried.failed, tried.runs) for tried in told if not tried.taken}
+    assert errors == {("ps:0 cannot be started", 1, 2)}, "the run before the error did fail"
 
 
 @pytest.fixture
 def shrinking(plan, tmp_path, monkeypatch):
     """``psconform shrink`` of a run that is not there: ``fails`` says of a plan whether it fails."""
     before = SimpleNamespace(exit_code=1, verdicts=(SimpleNamespace(guarantee="R6", status="violated"),))
-    fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before)
+    fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before, runs=2)
     monkeypatch.setattr(cli_again, "judge_folder", lambda _: before)
     monkeypatch.setattr(again, "stored_plan", lambda _, out: plan)
     monkeypatch.setattr(again.Fails, "__call__", lambda self, plan: Seen(fake.fails(plan)))
-    fake.call = lambda: cli_again.shrink(tmp_path, runs=2, failing=2, out=fake.out)
+    fake.call = lambda: cli_again.shrink(tmp_path, runs=fake.runs, failing=2, out=fake.out)
     return fake
 
 
 def test_what_does_not_fail_again_is_not_shrunk(shrinking):
     shrinking.fails = lambda plan: False
-    with pytest.raises(BadInput, match="failed again in 0 of 1 runs, which is too rarely to be shrunk"):
+    with pytest.raises(BadInput, match=r"failed again in 0 of 1 runs, .* to be shrunk \(2 of 2 are asked for\)"):
+        shrinking.call()
+    shrinking.runs = None
+    with pytest.raises(BadInput, match=r"failed again in 0 of 10 runs, .* to be shrunk \(3 of 12 are asked for\)"):
         shrinking.call()
     assert not shrinking.out.exists()
+
+
+def test_smaller_plans_get_as_many_runs_as_the_plan_itself_takes(shrinking, capsys, monkeypatch):
+    """It takes five runs to fail three times; so the last plan is run five times at most until one is kept."""
+
+    def last(*_, times):
+        shrinking.times = times
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(again, "run_until_it_fails", last)
+    answers = iter([True, False, False])
+    shrinking.fails = lambda _: next(answers, True)
+    shrinking.runs = None
+    with pytest.raises(KeyboardInterrupt):
+        shrinking.call()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "until it has failed 3 times, up to 12 times" in said
+    assert "as it was: failed 3 of 5;" in said
+    assert "smaller plans are to fail in 2 of 5 runs" in said
+    assert shrinking.times == 5
 
 
 def test_ctrl_c_keeps_the_smallest_plan_so_far(shrinking, capsys):
@@ -307,7 +351,9 @@ def test_a_bug_comes_back_and_is_shrunk_to_the_fault_that_shows_it(tmp_path):
         (("replay", "nowhere"), "is not a run folder"),
         (("shrink", "nowhere"), "is not a run folder"),
         (("replay", "nowhere", "--times", 0), "--times: must be between 1 and 10000"),
-        (("shrink", "nowhere", "--runs", 2, "--failing", 3), "--failing: must be between 1 and --runs (2)"),
+        (("shrink", "nowhere", "--runs", 2, "--failing", 3), "--failing: must be between 1 and --runs (2), got 3"),
+        (("shrink", "nowhere", "--failing", 25), "--failing: must be between 1 and 24, or --runs be said, got 25"),
+        (("shrink", "nowhere", "--runs", 101), "--runs: must be between 1 and 100, got 101"),
     ],
 )
 def test_what_is_wrong_is_named(arguments, says, tmp_path):

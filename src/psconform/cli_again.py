@@ -18,7 +18,7 @@ from .runner import again
 from .runner.plan import Plan
 from .runner.series import run_series
 from .runner.session import Session
-from .runner.shrink import Try, as_it_was
+from .runner.shrink import PER_FAILURE, Try, as_it_was, enough
 from .runner.shrink import shrink as shrink_plan
 from .runner.verdicts import judge_folder, store
 from .terminal import Json, print_run, run_folder
@@ -56,8 +56,8 @@ def shrink(
         int | None,
         typer.Option(
             metavar="N",
-            help="Each smaller plan is run up to so often ... Default: as often as it takes the plan itself to fail "
-            "once more than that.",
+            help="Each smaller plan is run up to so often ... Default: as many runs as the plan itself takes to fail "
+            f"K+1 times, within {PER_FAILURE} x (K+1).",
         ),
     ] = None,
     failing: Annotated[int, typer.Option(metavar="K", help="... and taken if it fails so often.")] = 2,
@@ -66,21 +66,31 @@ def shrink(
 ) -> None:
     """Find a smaller plan that still fails: fewer faults, tasks, steps. It is run until it fails, and that run is kept.
 
-    It fails if one of the guarantees is violated that the stored run violates; what does not fail again so often as it
-    was, is not shrunk. Exits as the run that is kept. Ctrl-C keeps the smallest plan so far.
+    It fails if one of the guarantees is violated that the stored run violates; what fails too rarely as it was is not
+    shrunk. Exits as the run that is kept. Ctrl-C keeps the smallest plan so far.
     """
-    if not 1 <= failing <= (MOST_RUNS if runs is None else runs) <= MOST_RUNS:
-        most = MOST_RUNS if runs is None else f"--runs ({runs}), and those at most {MOST_RUNS}"
-        raise BadInput("--failing", f"must be between 1 and {most}", value=failing)
+    _check_numbers(runs, failing)
     kept = run_folder(out)
     before, plan = judge_folder(folder), again.stored_plan(folder, out=kept)
     if before.exit_code != 1:
         raise BadInput(str(folder), "violates nothing, so there is nothing to shrink")
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}")
-    with Session() as session, tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch:
+    failures, up_to = enough(k=failing, n=runs)
+    console.print(
+        f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}; it is run as it was until it "
+        f"has failed {failures} times, up to {up_to} times"
+    )
+    with (
+        Session() as session,
+        tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch,
+        console.status("") as status,
+    ):
         fails = again.Fails(before, session, Path(scratch))
         smallest, failed = plan, False
+
+        def run(tried: Plan) -> again.Seen:
+            status.update(f"run {fails.runs + 1}: {_size(tried)}")
+            return fails(tried)
 
         def tell(tried: Try) -> None:
             nonlocal smallest
@@ -90,20 +100,20 @@ def shrink(
             console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}")
 
         try:
-            first = as_it_was(plan, fails, k=failing, n=runs)
-            runs = runs or first.runs
+            first = as_it_was(plan, run, k=failing, n=runs)
+            tell(first)
             if first.taken:
-                tell(first)
-                console.print(f"smaller plans are to fail in {failing} of {runs} runs")
-                shrink_plan(first, fails, k=failing, n=runs, tell=tell)
-                failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=runs)
+                each = runs or first.runs
+                console.print(f"smaller plans are to fail in {failing} of {each} runs")
+                shrink_plan(first, run, k=failing, n=each, tell=tell)
+                failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=each)
         except (KeyboardInterrupt, PsconformError, OSError):  # whatever happens, what has been found is not lost
             console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")
             raise
         if not first.taken:
             problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"
-            hint = "Give more --runs, fewer --failing; psconform replay says how often its verdict comes back"
-            raise BadInput(str(folder), problem, hint=hint)
+            hint = _how_to_ask_less(runs, failing)
+            raise BadInput(str(folder), f"{problem} ({failures} of {up_to} are asked for)", hint=hint)
     judged = judge_folder(kept)
     store(judged)
     from .api import Run  # it imports more than a wrong folder needs
@@ -111,9 +121,24 @@ def shrink(
     result = Run(judged)
     print_run(result.as_dict(), result.text(), as_json=as_json)
     if not as_json:
-        doubt = "" if failed else f"; it did not fail in the last {runs} runs, of which this is one"
+        doubt = "" if failed else f"; it did not fail in the last {each} runs, of which this is one"
         sys.stdout.write(f"shrunk to {_size(smallest)} in {fails.runs} runs{doubt}\n")
     raise typer.Exit(judged.exit_code)
+
+
+def _check_numbers(runs: int | None, failing: int) -> None:
+    if runs is not None and not 1 <= runs <= MOST_RUNS:
+        raise BadInput("--runs", f"must be between 1 and {MOST_RUNS}", value=runs)
+    most = MOST_RUNS // PER_FAILURE - 1 if runs is None else runs
+    if not 1 <= failing <= most:
+        why = f"{most}, or --runs be said" if runs is None else f"--runs ({runs})"
+        raise BadInput("--failing", f"must be between 1 and {why}", value=failing)
+
+
+def _how_to_ask_less(runs: int | None, failing: int) -> str:
+    ways = ["more --runs"] * ((runs or 0) < MOST_RUNS) + ["fewer --failing"] * (failing > 1)
+    give = f"Give {', '.join(ways)}; psconform" if ways else "psconform"
+    return f"{give} replay says how often its verdict comes back"
 
 
 def _size(plan: Plan) -> str:

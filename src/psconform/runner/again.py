@@ -151,7 +151,7 @@ class Seen:
 
 @dataclass
 class Fails:
-    """Runs a plan once, in a scratch folder; says whether it fails as a stored run did. ``runs`` counts."""
+    """Runs a plan once, in a scratch folder, and says whether it fails as a stored run did. ``runs`` counts."""
 
     before: Judged
     session: Session
@@ -164,6 +164,7 @@ class Fails:
         folder = self.scratch / f"{self.runs:04}"
         self.session.run(dataclasses.replace(plan, out=folder))
         judged = judge_folder(folder)
+        shutil.rmtree(folder)
         failed = same_verdict(self.before, judged.exit_code, violated_in(judged))
         return Seen(failed, frozenset(fault for fault in plan.faults if _idle(fault, judged)))
 

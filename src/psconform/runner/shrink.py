@@ -52,10 +52,14 @@ Runs = Callable[[Plan], Seen]
 
 
 def as_it_was(plan: Plan, runs: Runs, *, k: int, n: int | None) -> Try:
-    """Whether a plan fails often enough to be shrunk: ``k`` times in ``n`` runs; or once more, in what that takes."""
-    if n is not None:
-        return attempt(AS_IT_WAS, plan, runs, k=k, n=n)
-    return attempt(AS_IT_WAS, plan, runs, k=k + 1, n=PER_FAILURE * (k + 1))
+    """Whether a plan fails often enough (`enough`) to be shrunk."""
+    failures, most = enough(k=k, n=n)
+    return attempt(AS_IT_WAS, plan, runs, k=failures, n=most)
+
+
+def enough(*, k: int, n: int | None) -> tuple[int, int]:
+    """So many failures are asked of a plan itself, in so many runs at most."""
+    return (k, n) if n is not None else (k + 1, PER_FAILURE * (k + 1))
 
 
 def shrink(first: Try, runs: Runs, *, k: int, n: int | None, tell: Callable[[Try], None]) -> Plan:
@@ -102,10 +106,17 @@ def attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
 
 def _attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
     """A smaller plan that cannot be run fails otherwise, so it is not taken; what was found before it stays."""
+    seen = [False]  # by run; the last one may not come back
+
+    def run(plan: Plan) -> Seen:
+        found = runs(plan)
+        seen[-1:] = [found.failed, False]
+        return found
+
     try:
-        return attempt(what, plan, runs, k=k, n=n)
+        return attempt(what, plan, run, k=k, n=n)
     except PsconformError as error:
-        return Try(what, plan, 0, 1, False, " ".join(str(error).split()))
+        return Try(what, plan, sum(seen), len(seen), False, " ".join(str(error).split()))
 
 
 def candidates(plan: Plan, idle: Set[Fault] = frozenset()) -> Iterator[tuple[str, Plan]]:
