@@ -4,13 +4,16 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from fnmatch import fnmatch
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from psconform.errors import PsconformError
+from psconform.errors import BadInput, PsconformError
 from psconform.launchers import images
 from psconform.launchers.engine import engine, socket_path
 
@@ -63,6 +66,23 @@ def test_without_an_engine_there_is_one_line_that_says_how_to_get_one(monkeypatc
     with pytest.raises(PsconformError, match=r"DOCKER_HOST is tcp://example\.com:2375"):
         socket_path()
     engine.cache_clear()
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"cannot be read \(Is a directory\)"):
+        images.load(tmp_path)
+    with pytest.raises(BadInput, match="is not there"):
+        images.load(tmp_path / "none")
+
+
+def test_what_the_compose_file_mounts_comes_with_the_package():
+    """By the wheel: an installed psconform has the files that are beside compose.yaml."""
+    said = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = said["tool"]["setuptools"]["package-data"]["psconform.docker"]
+    folder = images.docker_folder()
+    for name in re.findall(r'"\./([^:]+):', (folder / "compose.yaml").read_text(encoding="utf-8")):
+        assert (folder / name).is_file()
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
 
 
 def test_the_base_is_an_argument_and_nothing_is_fetched():

@@ -228,7 +228,28 @@ def test_a_container_that_ended_before_psconform_knew_is_no_error_of_the_run():
         assert strike.unseen == ": there is no such container"
         strike.heal()
         engine.running.clear()
-        strike.healed()
+        assert strike.healed() == "it has ended"
+
+
+def test_what_the_engine_does_not_answer_is_not_healed():
+    """It may answer later: then it is healed, once it is seen."""
+
+    def silent(*_, **__):
+        raise PsconformError("no answer")
+
+    for sort, kind, names in ((Pauses, "pause", ("paused", "pause")), (Fills, "tmpfs-full", ("fill",))):
+        strike, engine, _ = box(sort, kind)
+        strike.inject()
+        assert strike.evidence()
+        for name in names:
+            setattr(engine, name, silent)
+        strike.heal()
+        assert strike.healed() == ""
+        for name in names:
+            delattr(engine, name)
+        if sort is Pauses:
+            assert strike.healed() == "", "it is paused still"
+        assert strike.healed()
 
 
 def test_who_ends_for_want_of_memory_is_struck_and_who_is_killed_otherwise_is_not():

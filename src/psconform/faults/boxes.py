@@ -80,11 +80,17 @@ class Pauses(OfBox):
         return "the container is paused" if self._paused else ""
 
     def heal(self) -> None:
-        if self._paused:
+        """Whatever the engine says of it, or cannot say now."""
+        if self._there:
             self._try(lambda: self._boxes.pause(self._task, on=False), None)
 
     def healed(self) -> str:
-        return "" if self._paused else "it goes on" if self._there else "it has ended"
+        if not self._there:
+            return "it has ended"
+        if not self._try(lambda: self._boxes.paused(self._task), True):
+            return "it goes on"
+        self.heal()  # once more
+        return ""
 
     @property
     def _paused(self) -> bool:
@@ -246,6 +252,8 @@ class Nameless(OfBox):
 class Fills(OfBox):
     """tmpfs-full: no room in /tmp, which in a container is memory."""
 
+    _left = ""
+
     def inject(self) -> None:
         self._seen = self._try(lambda: self._boxes.fill(self._task), "")
 
@@ -253,7 +261,16 @@ class Fills(OfBox):
         return f"in /tmp a byte more is refused ({self._seen})" if self._seen else ""
 
     def heal(self) -> None:
-        self._left = self._try(lambda: self._boxes.fill(self._task, on=False), "") if self._there else ""
+        self._empty()
 
     def healed(self) -> str:
+        if not self._there:
+            return "it has ended"
+        if self._left:
+            self._empty()
         return "" if self._left else "a byte can be written to /tmp again"
+
+    def _empty(self) -> None:
+        """What the engine does not answer is no byte that was written."""
+        if self._there:
+            self._left = self._try(lambda: self._boxes.fill(self._task, on=False), "the engine does not say")

@@ -63,6 +63,10 @@ class Mangler:
                 self._connection.reset()
             except OSError:
                 return
+            except Exception as error:
+                if type(error) is not Exception:
+                    raise
+                # fnfqueue has no other word for a verdict on a packet that is gone, say with its interface: go on
 
     def _decide(self, packet: Any) -> None:
         self.seen += 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import PsconformError
 from ..layout import Task
+from .blueprint import PERIOD_US, TMP, Resources
 from .cgroups import memory, throttled
 from .engine import told
 from .pods import Helper
@@ -18,7 +19,9 @@ EATS = "exec tail /dev/zero"
 """Takes memory until there is none: the kernel ends whoever has most of it, which is the task."""
 FULL, BYTE = "/tmp/.psconform-full", "/tmp/.psconform-byte"
 FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"
-PERIOD_US = 100_000
+EMPTIES = f"rm -f {FULL}; echo x > {BYTE} && rm -f {BYTE}"
+CANNOT = (126, 127)
+"""Exit statuses of a shell, and of the engine, for a command that cannot be run."""
 
 
 class Boxes:
@@ -29,12 +32,19 @@ class Boxes:
         of: the container of a task that runs; empty: it does not.
         helper: the helper of a task's pod.
         network: name of the run's network.
+        allowed: what a task may use, as its layout says.
     """
 
     def __init__(
-        self, api: Any, *, of: Callable[[Task], str], helper: Callable[[Task], Helper], network: Callable[[], str]
+        self,
+        api: Any,
+        *,
+        of: Callable[[Task], str],
+        helper: Callable[[Task], Helper],
+        network: Callable[[], str],
+        allowed: Callable[[Task], Resources],
     ) -> None:
-        self._api, self._of, self._helper, self._network = api, of, helper, network
+        self._api, self._of, self._helper, self._network, self._allowed = api, of, helper, network, allowed
 
     def pause(self, task: Task, *, on: bool = True) -> None:
         """Freeze all its processes, or let them go on."""
@@ -46,9 +56,11 @@ class Boxes:
         return bool(self._of(task)) and bool(self._state(task)["Paused"])
 
     def quota(self, task: Task, percent: int) -> None:
-        """It has so many percent of one CPU's time; 0: as much as it likes."""
+        """It has so many percent of one CPU's time, and never more than its layout says; 0: what that says."""
+        most = round(self._allowed(task).cpus * PERIOD_US) or -1
+        limits = [limit for limit in (PERIOD_US * percent // 100, most) if limit > 0]
+        limit = min(limits, default=-1)
         with told(f"the CPU time of {task} cannot be limited"):
-            limit = PERIOD_US * percent // 100 if percent else -1
             self._api.update_container(self._of(task), cpu_period=PERIOD_US, cpu_quota=limit)
 
     def throttled(self, task: Task) -> int:
@@ -57,6 +69,8 @@ class Boxes:
 
     def exhaust(self, task: Task) -> int:
         """Leave it hardly more memory than it has, and have somebody in it ask for more; returns the limit in bytes."""
+        if self._run(task, "command -v tail")[0]:
+            raise PsconformError(f"the container of {task} has no sh, or no tail, to take memory with")
         limit = memory(self._pid(task)) + ROOM
         with told(f"the memory of {task} cannot be limited"):
             self._api.update_container(self._of(task), mem_limit=limit, memswap_limit=limit)
@@ -66,13 +80,25 @@ class Boxes:
 
     def fill(self, task: Task, *, on: bool = True) -> str:
         """Fill its /tmp, or empty it of that; returns what its shell says of one byte more, empty if it was written."""
-        command = FILLS if on else f"rm -f {FULL}; echo x > {BYTE}; rm -f {BYTE}"
-        with told(f"/tmp of {task} cannot be {'filled' if on else 'emptied'}"):
+        what = f"/tmp of {task} cannot be {'filled' if on else 'emptied'}"
+        most = self._allowed(task).memory
+        if on and most and memory(self._pid(task)) + TMP > most:  # /tmp is memory: the kernel would end it
+            raise PsconformError(
+                f"{what}: of the {most >> 20} MiB of memory that it may have, {TMP >> 20} are not left"
+            )
+        failed, said = self._run(task, FILLS if on else EMPTIES)
+        if failed in CANNOT:
+            raise PsconformError(f"{what}: {said}")
+        return said if failed else ""
+
+    def _run(self, task: Task, command: str) -> tuple[int, str]:
+        """Exit status of a shell in its container, and the last that it says."""
+        with told(f"nothing can be run in the container of {task}"):
             made = self._api.exec_create(self._of(task), ["sh", "-c", command])
             said = self._api.exec_start(made["Id"])
-            failed = self._api.exec_inspect(made["Id"])["ExitCode"]
+            status = int(self._api.exec_inspect(made["Id"])["ExitCode"])
         lines = said.decode(errors="replace").strip().splitlines()
-        return (lines[-1] if lines else f"exit status {failed}") if failed else ""
+        return status, lines[-1] if lines else f"exit status {status}"
 
     def disconnect(self, task: Task) -> None:
         """Take the interface away from its pod."""

@@ -80,7 +80,13 @@ class DockerLauncher:
         self._running: set[int] = set()
         self._companion: Running | None = None
         self._out_of_memory: set[Task] = set()
-        self.boxes = Boxes(self._api, of=self._id_of, helper=self._helpers.__getitem__, network=lambda: self._network)
+        self.boxes = Boxes(
+            self._api,
+            of=self._id_of,
+            helper=self._helpers.__getitem__,
+            network=lambda: self._network,
+            allowed=self._allowed,
+        )
         self._ends: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.ready_s = time.monotonic() - began
 
@@ -195,7 +201,7 @@ class DockerLauncher:
             command.argv,
             {**dict(command.env), **env, OWNER: owner_mark()},
             working_dir="" if command.cwd else RUN,  # else the image's own, for there is no such folder
-            resources=self._limits.get(task.job, Resources()),
+            resources=self._allowed(task),
             gpus=tuple(gpus or ()),
             box=self._boxes.get(task),
             suffix=f"-second-{len(self._processes)}" if second else "",
@@ -215,6 +221,11 @@ class DockerLauncher:
         if not second:
             self._latest[task] = number
         return number
+
+    def _allowed(self, task: Task) -> Resources:
+        """What a task may use."""
+        box = self._boxes.get(task)
+        return self._limits.get(task.job, Resources()) if box is None else box.resources
 
     def _give_away(self, folder: Path) -> None:
         """What tasks write is theirs, if they are not whoever runs psconform."""
@@ -306,8 +317,9 @@ class DockerLauncher:
             with ThreadPoolExecutor(max_workers=8) as pool:
                 list(pool.map(Helper.close, helpers))
         for running in (*(process.running for process in self._processes.values()), self._companion):
-            if running is not None:
-                running.join()
+            if running is not None and not running.join(END_S):
+                running.remove()  # it may be frozen: those do not die with their pod
+                running.join(END_S)
         if self._network:
             with told("the network of the run cannot be removed"):
                 self._api.remove_network(self._network)

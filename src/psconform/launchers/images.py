@@ -155,6 +155,8 @@ def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
                     raise PsconformError(f"{path} cannot be loaded: {said['error']}")
     except FileNotFoundError:
         raise BadInput(str(path), "is not there") from None
+    except OSError as error:
+        raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
     return images()
 
 

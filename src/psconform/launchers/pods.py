@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
 import socket
 import struct
 import threading
@@ -52,7 +54,7 @@ class Running:
         self._thread.start()
 
     def _follow(self, log: Path) -> None:
-        with contextlib.suppress(OSError), log.open("ab", buffering=0) as file:
+        with contextlib.suppress(OSError), open(log, "ab", buffering=0, opener=_no_link) as file:
             for chunk in frames(self._output):
                 file.write(chunk)
         close(self._output)
@@ -69,9 +71,17 @@ class Running:
         """Its end has not been seen."""
         return self._thread.is_alive()
 
-    def join(self) -> None:
-        """Wait until its end has been told of."""
-        self._thread.join()
+    def join(self, timeout: float) -> bool:
+        """Wait until its end has been told of, so many seconds at most; returns whether it has."""
+        self._thread.join(timeout)
+        return not self.runs
+
+    def remove(self) -> None:
+        """End it, also if it is paused, and delete it; what remains is for the keeper."""
+        with contextlib.suppress(Exception):
+            self._api.unpause(self.id)
+        with contextlib.suppress(Exception):
+            remove(self._api, self.id)
 
 
 class Helper:
@@ -91,9 +101,8 @@ class Helper:
                 self._line: Any = api.attach_socket(self.id, params=params)
                 self._socket: socket.socket = getattr(self._line, "_sock", self._line)
                 api.start(self.id)
-                self._socket.settimeout(READY_S)
                 self._frames = frames(self._line)
-                self._answer("ready")
+                self._answer("ready", within_s=READY_S)
                 networks = api.inspect_container(self.id)["NetworkSettings"]["Networks"]
                 self.ip: str = networks[network]["IPAddress"]
             except BaseException:
@@ -101,7 +110,6 @@ class Helper:
                     close(self._line)
                 remove(api, self.id)
                 raise
-        self._socket.settimeout(ANSWER_S)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """A request (psconform.faults.pod has them), and its answer.
@@ -113,15 +121,20 @@ class Helper:
             self._number += 1
             try:
                 self._socket.sendall(json.dumps({**request, "id": self._number}).encode() + b"\n")
-                said = self._answer("id")
+                while (said := self._answer("id", within_s=ANSWER_S))["id"] != self._number:
+                    pass  # to an earlier request, which has been given up
             except OSError as error:
                 raise PsconformError(f"container {self.name} does not answer ({error})") from None
         if "failed" in said:
             raise PsconformError(f"container {self.name}, asked for {request['do']}: {said['failed']}")
         return said
 
-    def _answer(self, key: str) -> dict[str, Any]:
+    def _answer(self, key: str, *, within_s: float) -> dict[str, Any]:
         while b"\n" not in self._rest:
+            waits = select.poll()
+            waits.register(self._socket, select.POLLIN)
+            if not waits.poll(within_s * 1000):
+                raise TimeoutError(f"nothing for {within_s:.0f} s")
             chunk = next(self._frames, b"")
             if not chunk:
                 raise OSError(f"it has ended{self._last_words()}")
@@ -145,6 +158,11 @@ class Helper:
         close(self._line)
         with contextlib.suppress(Exception):  # the keeper, or psconform clean, will
             remove(self._api, self.id)
+
+
+def _no_link(path: str, flags: int) -> int:
+    """A task may write to the run folder: what it has put in the place of its log is not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def close(line: Any) -> None:

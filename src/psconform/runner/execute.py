@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -337,9 +338,10 @@ class _Execution:
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
         if task.job == "worker" and not self.strikes.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
-            if not marker.exists():
-                # nobody is to wait for it; where the job may go on without it, a read without it is as final as any
-                marker.write_text("" if struck and self.layout.drop_after else "dead\n", encoding="ascii")
+            # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
+            # may write to that folder: what is there stays, and no link is followed
+            with contextlib.suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
+                file.write("" if struck and self.layout.drop_after else "dead\n")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
 

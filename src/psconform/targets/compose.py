@@ -9,6 +9,8 @@ Variables such as ``${PSCONFORM_STEPS:-200}`` stand for the placeholders of a ta
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -175,7 +177,7 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
     port = _pairs(given.get("labels")).get(PORT_LABEL, str(PORT))
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise BadInput(f"{place}.labels.{PORT_LABEL}", "must be a port", value=port)
-    cpus = given.get("cpus") or limits.get("cpus") or 0
+    cpus = _cpus(given.get("cpus") or limits.get("cpus") or 0, place=f"{place}.cpus")
     return Service(
         name=name,
         image=str(given["image"]),
@@ -184,10 +186,17 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
         env=tuple((key, _template(text)) for key, text in _pairs(given.get("environment")).items()),
         working_dir=str(given.get("working_dir", "")),
         port=int(port),
-        cpus=float(cpus),
+        cpus=cpus,
         memory=parse_size(given.get("mem_limit") or limits.get("memory", 0), place=f"{place}.mem_limit"),
         shared_memory=parse_size(given.get("shm_size", 0), place=f"{place}.shm_size"),
     )
+
+
+def _cpus(given: Any, *, place: str) -> float:
+    with contextlib.suppress(ValueError, TypeError):
+        if 0 <= (cpus := float(given)) < math.inf:
+            return cpus
+    raise BadInput(place, "must be a number of CPUs, not below 0", value=given)
 
 
 def _said(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,119 @@
+"""What the engine is told to do to a container, and a helper that is slow to answer. Nothing is started."""
+
+import json
+import socket
+import struct
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from psconform.errors import PsconformError
+from psconform.launchers import boxes, pods
+from psconform.launchers.blueprint import Resources
+from psconform.launchers.boxes import Boxes
+from psconform.layout import Task
+
+WORKER = Task("worker", 0)
+MIB = 1 << 20
+
+
+class Api:
+    """An engine whose containers have a process, and a shell that ends with a status."""
+
+    def __init__(self):
+        self.updates, self.ran, self.status, self.said = [], [], 0, b""
+
+    def update_container(self, _, **given):
+        self.updates.append(given)
+
+    def inspect_container(self, _):
+        return {"State": {"Pid": 1}}
+
+    def exec_create(self, _, command):
+        self.ran.append(command[-1])
+        return {"Id": "x"}
+
+    def exec_start(self, _, **__):
+        return self.said
+
+    def exec_inspect(self, _):
+        return {"ExitCode": self.status}
+
+
+@pytest.fixture
+def api():
+    return Api()
+
+
+def made(api, **allowed):
+    return Boxes(api, of=lambda _: "c", helper=None, network=lambda: "n", allowed=lambda _: Resources(**allowed))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "percent", "quota"),
+    [(0, 30, 30_000), (0, 0, -1), (1.0, 30, 30_000), (1.0, 0, 100_000), (0.5, 80, 50_000), (2.0, 150, 150_000)],
+)
+def test_a_quota_is_never_more_than_the_layout_allows_and_goes_back_to_that(api, cpus, percent, quota):
+    made(api, cpus=cpus).quota(WORKER, percent)
+    assert api.updates == [{"cpu_period": 100_000, "cpu_quota": quota}]
+
+
+def test_without_a_shell_there_is_no_memory_limit_and_nothing_was_filled(api):
+    """The engine's words on a command that it cannot run are no words of a full disk."""
+    api.status, api.said = 126, b"OCI runtime exec failed: sh: no such file"
+    with pytest.raises(PsconformError, match="has no sh, or no tail"):
+        made(api).exhaust(WORKER)
+    assert not api.updates
+    with pytest.raises(PsconformError, match=r"/tmp of worker:0 cannot be filled: OCI runtime exec failed"):
+        made(api).fill(WORKER)
+    api.status, api.said = 2, b"sh: 1: cannot create: No space left on device"
+    assert made(api).fill(WORKER) == "sh: 1: cannot create: No space left on device"
+
+
+def test_tmp_is_not_filled_where_the_kernel_would_end_the_task_for_it(api, monkeypatch):
+    monkeypatch.setattr(boxes, "memory", lambda _: 200 * MIB)
+    with pytest.raises(PsconformError, match=r"of the 300 MiB of memory that it may have, 256 are not left"):
+        made(api, memory=300 * MIB).fill(WORKER)
+    assert not api.ran
+    made(api, memory=500 * MIB).fill(WORKER)
+    made(api, memory=300 * MIB).fill(WORKER, on=False)
+    assert len(api.ran) == 2
+
+
+def test_a_helper_that_is_slow_once_answers_the_next_request(monkeypatch):
+    ours, theirs = socket.socketpair()
+    slow = threading.Event()
+
+    def pod():
+        def say(**said):
+            line = json.dumps(said).encode() + b"\n"
+            theirs.sendall(struct.pack(">BxxxL", 1, len(line)) + line)
+
+        say(ready=True)
+        for line in theirs.makefile():
+            request = json.loads(line)
+            if request["do"] == "slow":
+                slow.wait()
+            say(id=request["id"], answer=request["do"])
+
+    thread = threading.Thread(target=pod, daemon=True)
+    thread.start()
+    api = SimpleNamespace(
+        create_container=lambda **_: {"Id": "h"},
+        attach_socket=lambda *_, **__: ours,
+        start=lambda _: None,
+        inspect_container=lambda _: {"NetworkSettings": {"Networks": {"n": {"IPAddress": "10.0.0.2"}}}},
+    )
+    container = SimpleNamespace(name="pod", names=(), arguments=lambda _: {})
+    helper = pods.Helper(api, container, network="n")
+    monkeypatch.setattr(pods, "ANSWER_S", 0.05)
+    with pytest.raises(PsconformError, match=r"container pod does not answer \(nothing for 0 s\)"):
+        helper.ask(do="slow")
+    slow.set()
+    monkeypatch.setattr(pods, "ANSWER_S", 10.0)
+    assert helper.ask(do="again")["answer"] == "again", "not what was asked for before"
+    theirs.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    theirs.close()
+    ours.close()
