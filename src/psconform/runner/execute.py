@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -340,7 +339,7 @@ class _Execution:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
-            with contextlib.suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
+            with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and self.layout.drop_after else "dead\n")
         if self.states[task] == "failed":
             self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
