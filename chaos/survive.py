@@ -108,7 +108,7 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
         pytest.skip(f"{proxied[0].kind}: {why}")
     plan = folder / "plan.toml"
     plan.write_text(plan_text(faults), encoding="utf-8")
-    run = judge(faults=plan, steps=STEPS, **options)
+    run = judge(faults=plan, **{"steps": STEPS, **options})
     tally.runs += 1
     if run.exit_code == 1:
         again = f"psconform replay {run.folder} --times 5\npsconform shrink {run.folder}"

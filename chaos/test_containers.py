@@ -22,20 +22,23 @@ LAYOUT = Layout(ps=2, workers=2)
 ROLES = ("worker:1", "ps:0", "worker:0", "ps:1")
 UPDATES = ("sync", "async")
 NO_NAMES = "dns"
+FROM = (STEPS // 4, STEPS // 2, STEPS * 3 // 4)
+"""Steps at which faults of a cluster strike. It trains on for as long: where nothing is waited for, forty steps take
+half a second, and what has not healed by the end of the run is undecided."""
 Struck = tuple[str, str]
 """Kind, role."""
 
 
 def cases() -> list[tuple[tuple[Struck, ...], str]]:
-    """In nightly each kind on each role in each mode, alone; else on one role in each mode, two kinds in a cluster."""
+    """In nightly each kind on each role in each mode, alone; else on one role in each mode, three kinds a cluster."""
     kinds = [name for name, kind in KINDS.items() if kind.of in (CONTAINER, PACKETS)]
     if chosen.profile == "nightly":
         return [(((kind, role),), update) for kind, role, update in product(kinds, ROLES, UPDATES)]
-    half = (len(kinds) + 1) // 2  # packets first: what takes a task away comes last
+    apart = (len(kinds) + len(FROM) - 1) // len(FROM)  # packets first: what takes a task away comes last
     found = []
     for turn, update in enumerate(UPDATES):
         struck = [(kind, ROLES[(number + turn) % len(ROLES)]) for number, kind in enumerate(kinds)]
-        found += [(tuple(struck[first::half]), update) for first in range(half)]
+        found += [(tuple(struck[first::apart]), update) for first in range(apart)]
     return found
 
 
@@ -65,8 +68,6 @@ if chosen.launcher == "docker":
     )
     def test_faults_of_containers(judge: Judge, tmp_path: Path, struck: tuple[Struck, ...], update: str) -> None:
         """R1 to R4, R6, R7, L1, S1, S3 to S5, A1, A2, A5 to A7, C3."""
-        steps = (STEPS // 4, STEPS // 2)
-        faults = [
-            fault for (kind, role), step in zip(struck, steps, strict=False) for fault in faults_of(kind, role, step)
-        ]
-        must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=7)
+        faults = [fault for of, step in zip(struck, FROM, strict=False) for fault in faults_of(*of, step)]
+        options = {"layout": LAYOUT.text, "update": update, "steps": 3 * STEPS, "checkpoint_every": 7}
+        must_survive(judge, faults, folder=tmp_path, **options)

@@ -30,6 +30,7 @@ def in_modes(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("update", "kind"), cases)
 
 
+@anywhere
 @in_modes("truncate", "flip")
 def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     judge: Judge, tmp_path: Path, update: str, kind: str

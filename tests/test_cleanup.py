@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer
+from threading import Thread
 
 import psutil
 import pytest
@@ -94,6 +97,35 @@ def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
         assert pid not in orphans()
         assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}
         assert launcher.running == (Task("ps", 0),)
+
+
+class Silent(BaseHTTPRequestHandler):
+    """An engine that does not say what there is."""
+
+    def do_GET(self):
+        self.send_error(500, "no disk")
+
+    def address_string(self):
+        return "socket"
+
+    def log_message(self, *_):
+        pass
+
+
+def test_where_the_engine_does_not_answer_clean_says_so_and_cleans_the_rest(tmp_path, start, owner):
+    orphan = start(mark_of(owner))
+    owner.kill()
+    owner.wait()
+    with UnixStreamServer(str(tmp_path / "engine"), Silent) as engine:
+        Thread(target=engine.serve_forever, daemon=True).start()
+        env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/engine"}
+        command = [sys.executable, "-m", "psconform.cli", "clean"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
+        engine.shutdown()
+    assert f"ended {orphan.pid}:" in done.stdout
+    assert done.returncode == 4
+    assert f"nobody knows whether containers are left: {tmp_path}/engine does not say (status 500" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_clean_deletes_nothing_that_anybody_names_in_a_folder(tmp_path, monkeypatch, owner):

@@ -108,6 +108,7 @@ def test_doctor():
         "pyroute2",
         "fuse",
         "docker",
+        "docker SDK",
         "compose",
         "toxiproxy",
         "faketime",

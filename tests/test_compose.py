@@ -24,6 +24,8 @@ services:
     labels: {psconform.task: "ps:0", psconform.port: "3333"}
     command: serve --steps=PsConformStandsFor_steps_ --json={"a":1} --price=5$$
     environment: {A: "PsConformStandsFor_task_", EMPTY: null}
+    container_name: parameters
+    networks: {back: {aliases: [params, server]}, front: null}
     deploy: {resources: {limits: {cpus: "0.50", memory: "1073741824"}}}
   a:
     image: team/trainer:1
@@ -102,7 +104,7 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
     assert worker["entrypoint"][:2] == ["python", "train.py"]
     assert (server["host_config"]["Memory"], worker["host_config"]["CpuQuota"]) == (1 << 30, 150_000)
     aliases = made["psconform-RUN-ps-0-pod"]["networking_config"]["EndpointsConfig"]["psconform-RUN"]["Aliases"]
-    assert aliases == ["ps-0", "server"]
+    assert aliases == ["ps-0", "server", "parameters", "params"]
     with pytest.raises(BadInput, match="--layout: is not that of the Compose file, got 'ps=2,worker=3'"):
         make_plan(f"compose:{file()}", out=tmp_path / "run", update="async", layout="ps=2,worker=3")
     with pytest.raises(BadInput, match="--image: is said by the services"):
@@ -120,6 +122,7 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
         ("    working_dir: /app\n", "    privileged: true\n", "services.a.privileged: cannot be had"),
         ("    working_dir: /app\n", "    network_mode: host\n", "services.a.network_mode: cannot be had"),
         ("limits: {", "reservations: {devices: [1]}, limits: {", "services.server.deploy.resources.reservations"),
+        ("back: {aliases", "back: {ipv4_address: 172.16.0.2, aliases", "services.server.networks: ipv4_address cannot"),
         ("    mem_limit: 512m\n", "    mem_limit: much\n", "services.a.mem_limit: is no size in bytes"),
         ("    cpus: 1.5\n", "    cpus: 0.5x\n", "services.a.cpus: must be a number of CPUs, not below 0, got '0.5x'"),
         ("    cpus: 1.5\n", "    cpus: -1\n", "services.a.cpus: must be a number of CPUs, not below 0, got -1"),

@@ -52,15 +52,22 @@ def clean() -> None:
 
     Nothing of a running one is touched.
     """
+    from .errors import PsconformError
     from .launchers.cleanup import end_orphans, remove_folders, remove_mounts, remove_pods
 
+    silent: PsconformError | None = None
     ended = end_orphans()
     for orphan in ended:
         sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
     sys.stdout.write(f"{len(ended)} process(es) ended\n")
-    for name in remove_pods():
-        sys.stdout.write(f"removed {name}\n")
+    try:
+        for name in remove_pods():
+            sys.stdout.write(f"removed {name}\n")
+    except PsconformError as error:
+        silent = error  # what is left of the rest is removed all the same
     for folder in remove_mounts():  # before what they may lie in is deleted
         sys.stdout.write(f"unmounted {folder}\n")
     for folder in remove_folders():
         sys.stdout.write(f"deleted {folder}\n")
+    if silent is not None:
+        raise silent

@@ -42,6 +42,7 @@ def examine() -> list[Finding]:
         _package("pyroute2", "evidence of network faults", extra="chaos"),
         _fuse(),
         _docker(),
+        _package("docker", "clusters in containers", extra="docker", shown="docker SDK"),
         _compose(),
         _toxiproxy(),
         _faketime(),
@@ -63,11 +64,11 @@ def _tensorflow() -> Finding:
     return Finding("tensorflow", False, "", purpose, "python3 -m pip install 'psconform[tensorflow]'")
 
 
-def _package(name: str, purpose: str, *, extra: str) -> Finding:
+def _package(name: str, purpose: str, *, extra: str, shown: str = "") -> Finding:
     try:
-        return Finding(name, True, metadata.version(name), purpose)
+        return Finding(shown or name, True, metadata.version(name), purpose)
     except metadata.PackageNotFoundError:
-        return Finding(name, False, "", purpose, f"python3 -m pip install 'psconform[{extra}]'")
+        return Finding(shown or name, False, "", purpose, f"python3 -m pip install 'psconform[{extra}]'")
 
 
 def _fuse() -> Finding:

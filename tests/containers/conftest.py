@@ -1,4 +1,4 @@
-"""Tests that take a Docker engine and the images: `tox -e docker` has both, or says in one line what lacks."""
+"""Tests that take a Docker engine and the images: `tox -e containers` has both, or says in one line what lacks."""
 
 import io
 import os

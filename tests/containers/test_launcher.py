@@ -84,6 +84,38 @@ def test_all_sorts_of_faults_strike_show_and_heal(session, tmp_path, left_behind
     assert not left_behind()
 
 
+def test_packets_of_one_link_are_dropped_while_both_ends_talk_to_everyone_else(session, tmp_path, left_behind):
+    """What worker:1 pushes is in ps:1 long before it is in ps:0; meanwhile worker:0 reads both, and pushes to both.
+
+    No checkpoint is made: worker:0 would wait for a ps without a push that it has heard of.
+    """
+    from psconform import judge
+
+    (tmp_path / "plan.toml").write_text(
+        'fault = [{kind = "drop", links = "worker:1->ps:0", at = "worker:1@20", for = "1s"}]'
+    )
+    options = {"layout": "ps=2,worker=2", "update": "async", "steps": 300, "launcher": "docker"}
+    options |= {"checkpoint_every": 1000}
+    run = judge(faults=tmp_path / "plan.toml", out=tmp_path / "r", session=session, **options)
+    assert run.valid, run.explain()
+    began, over = (said for said in events(tmp_path / "r", "psconform-0") if said["kind"] == "fault")
+    assert (began["of"], began["on"], over["on"]) == ("worker:1->ps:0", True, False)
+    assert int(re.fullmatch(r"(\d+) packets dropped", began["evidence"])[1]) > 0
+    assert int(re.fullmatch(r"(\d+) packets passed", over["evidence"])[1]) > 0
+    (late,) = (x["versions"] for x in events(tmp_path / "r", "worker-1") if (x["kind"], x.get("step")) == ("ack", 20))
+    assert late[0] - late[1] > 20, late
+    others = [x["versions"] for x in events(tmp_path / "r", "worker-0") if x["kind"] == "read"]
+    meanwhile = [second - first for first, second in others if late[1] <= second < late[0]]
+    assert len(meanwhile) > 20
+    assert set(meanwhile) == {1}, others
+    assert not left_behind()
+
+
+def events(folder, task):
+    """What a task has recorded."""
+    return [json.loads(line) for line in (folder / "events" / f"{task}.jsonl").read_text().splitlines()]
+
+
 def test_a_run_is_replayed_in_containers(session, tmp_path, psconform):
     from psconform import judge
 
@@ -153,6 +185,16 @@ def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform,
     wait_for(lambda: not left_behind(), "something was left")
     wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
     assert check(folder).exit_code == 2  # and it can be judged
+
+
+def test_killed_while_its_pods_start_it_leaves_nothing(tmp_path, psconform, left_behind):
+    """The engine may still be making one when psconform is gone."""
+    process = psconform("run", "reference", *SMALL, "--out", str(tmp_path / "r"))
+    wait_for(left_behind, "nothing was made")  # the network: its pods are next
+    (keeper,) = psutil.Process(process.pid).children()
+    process.kill()
+    keeper.wait(timeout=WAIT_S)
+    assert not left_behind()
 
 
 def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_path, psconform, left_behind):

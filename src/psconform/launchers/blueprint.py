@@ -47,7 +47,7 @@ class Box:
 
     Attributes:
         image: what it runs in.
-        alias: a name at which the others find it, too.
+        aliases: names at which the others find it, too.
         port: at which it listens.
         entrypoint: its command takes the place of the image's; else the image's is given it, if it is not empty.
         resources: what it may use.
@@ -55,7 +55,7 @@ class Box:
     """
 
     image: str
-    alias: str = ""
+    aliases: tuple[str, ...] = ()
     port: int = PORT
     entrypoint: bool = True
     resources: Resources = Resources()
@@ -74,7 +74,7 @@ class Container:
     user: str = NOBODY
     environment: Mapping[str, str] = field(default_factory=dict)
     hostname: str = ""
-    alias: str = ""
+    aliases: tuple[str, ...] = ()
     network: str = ""  # one that it is put into,
     joins: str = ""  # or the container whose network and process ids it has
     binds: tuple[str, ...] = ()  # host path:path:mode
@@ -87,7 +87,7 @@ class Container:
     @property
     def names(self) -> tuple[str, ...]:
         """At which it is found in its network."""
-        return tuple(filter(None, (self.hostname, self.alias)))
+        return tuple(filter(None, (self.hostname, *self.aliases)))
 
     def arguments(self, api: Any) -> dict[str, Any]:
         """The arguments of ``docker.APIClient.create_container``."""
@@ -160,8 +160,8 @@ class Cluster:
         of_task = {} if task is None else {TASK_LABEL: str(task)}
         return {OWNER_LABEL: self.owner, RUN_LABEL: self.run, **of_task}
 
-    def helper(self, task: Task, *, alias: str = "") -> Container:
-        """The container that has a task's network and process ids; ``alias``: a name of it beside its task's."""
+    def helper(self, task: Task, *, aliases: tuple[str, ...] = ()) -> Container:
+        """The container that has a task's network and process ids; ``aliases``: names of it beside its task's."""
         return Container(
             name=f"{self.name(task)}-pod",
             image=self.helper_image,
@@ -169,7 +169,7 @@ class Cluster:
             entrypoint=("python3", "-m", "psconform.faults.pod"),
             user="0:0",
             hostname=task.slug,
-            alias=alias,
+            aliases=aliases,
             network=self.network,
             capabilities=("KILL", "NET_ADMIN", "NET_RAW"),
             resources=Resources(memory=HELPER_MEMORY),

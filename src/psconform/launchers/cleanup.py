@@ -77,12 +77,18 @@ def remove_folders() -> list[Path]:
 
 
 def remove_pods() -> list[str]:
-    """Delete containers and networks of psconforms that no longer run; returns the names of what was and now is not."""
+    """Delete containers and networks of psconforms that no longer run; returns the names of what was and now is not.
+
+    Raises:
+        PsconformError: there is an engine, and it does not say what there is.
+    """
     try:
         path = socket_path()
         found = owned(path)
-    except (OSError, ValueError, PsconformError):
+    except (FileNotFoundError, ConnectionRefusedError, PsconformError):
         return []  # there is no engine, so nothing of it
+    except (OSError, ValueError) as error:
+        raise PsconformError(f"nobody knows whether containers are left: {path} does not say ({error})") from None
     gone = []
     for owner in found:
         pid, _, started = owner.partition(":")

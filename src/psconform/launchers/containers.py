@@ -130,7 +130,7 @@ class DockerLauncher:
         assert self._cluster is not None
         make = partial(Helper, self._api, network=self._cluster.network)
         with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
-            made = {task: pool.submit(make, self._cluster.helper(task, alias=self._alias(task))) for task in tasks}
+            made = {task: pool.submit(make, self._cluster.helper(task, aliases=self._aliases(task))) for task in tasks}
         for task, helper in made.items():
             if helper.exception() is None:
                 self._helpers[task] = helper.result()
@@ -143,8 +143,8 @@ class DockerLauncher:
         port = self._boxes[listener].port if listener in self._boxes else PORT
         return f"{self._helpers[listener].ip}:{port}"
 
-    def _alias(self, task: Task) -> str:
-        return self._boxes[task].alias if task in self._boxes else ""
+    def _aliases(self, task: Task) -> tuple[str, ...]:
+        return self._boxes[task].aliases if task in self._boxes else ()
 
     def named(self, address: str) -> str:
         """The same address by the name of its task, which holds wherever that may move."""

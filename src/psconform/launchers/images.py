@@ -16,6 +16,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -75,10 +76,11 @@ def build(*, base: str = "", gpu: bool = False, toxiproxy: Path, say: Say = lamb
     Raises:
         PsconformError: there is no engine, or no base, or a build fails; says with which step.
     """
-    base = _base(base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
-    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:
+    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name, ThreadPoolExecutor(1) as beside:
         folder = Path(name)
-        _trainer_context(folder / TRAINER, gpu=gpu, say=say)
+        making = beside.submit(_base, base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
+        _trainer_context(folder / TRAINER, gpu=gpu, say=say)  # the one waits for a mirror, the other for an index
+        base = making.result()
         labels = {"BASE": base, "VERSION": __version__, "CODE": code_stamp()}
         _build(folder / TRAINER, tag=trainer_image(gpu=gpu), arguments=labels, say=say)
         _toxiproxy_context(folder / TOXIPROXY, toxiproxy)

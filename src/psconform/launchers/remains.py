@@ -6,11 +6,14 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 from typing import Any
 from urllib.parse import quote
 
 LABEL = "psconform.owner"
 CALL_S = 30.0
+AGAIN_S, LOOKS = 0.5, 10
+"""Between two looks for what an owner has left, and how many at most."""
 
 
 class _Engine(http.client.HTTPConnection):
@@ -59,15 +62,22 @@ def owned(path: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def remove_containers(path: str, owner: str) -> list[str]:
-    """Delete the containers of an owner, then its networks; returns the names of what was there and now is not."""
-    removed = []
+    """Delete the containers of an owner, then its networks; returns the names of what was there and now is not.
+
+    Where there was something it is looked for again: the engine may still have been at it when the owner died.
+    """
+    removed: list[str] = []
     frozen = quote(json.dumps({"label": [f"{LABEL}={owner}"], "status": ["paused"]}))
     with contextlib.suppress(OSError, ValueError):
         for said in call(path, "GET", f"/containers/json?filters={frozen}"):  # who is frozen does not die either
             with contextlib.suppress(OSError, ValueError):
                 call(path, "POST", f"/containers/{said['Id']}/unpause")
-        for place, name in owned(path).get(owner, []):
-            with contextlib.suppress(OSError, ValueError):
-                call(path, "DELETE", place)
-                removed.append(name)
-    return removed
+        for _ in range(LOOKS):
+            if not (found := owned(path).get(owner)):
+                break
+            for place, name in found:
+                with contextlib.suppress(OSError, ValueError):
+                    call(path, "DELETE", place)
+                    removed.append(name)
+            time.sleep(AGAIN_S)
+    return list(dict.fromkeys(removed))

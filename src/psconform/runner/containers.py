@@ -67,7 +67,7 @@ def _box(service: Service) -> Box:
     used = Resources(cpus=service.cpus, memory=service.memory, shared_memory=service.shared_memory)
     return Box(
         image=service.image,
-        alias=service.name,
+        aliases=service.names,
         port=service.port,
         entrypoint=service.entrypoint,
         resources=used,

@@ -72,7 +72,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     view = View(python="python3", seen=cluster.seen, named=str)
     boxes = dict(chosen.boxes)
     listens = {task: f"{task.slug}:{boxes[task].port if boxes else PORT}" for task in plan.layout.tasks}
-    helpers = [cluster.helper(task, alias=boxes[task].alias if boxes else "") for task in plan.layout.tasks]
+    helpers = [cluster.helper(task, aliases=boxes[task].aliases if boxes else ()) for task in plan.layout.tasks]
     tasks = []
     for task in plan.layout.tasks:
         others = dict.fromkeys(listens, f"{TOXIPROXY.slug}:PORT") if proxied else listens

@@ -50,10 +50,12 @@ class Service:
     """What of a service its task's container has; of numbers, 0: not said.
 
     ``entrypoint``: the command takes the place of the image's; else it is what the image's is given, if anything.
+    ``others``: names at which it is found beside its own.
     """
 
     name: str
     image: str
+    others: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     entrypoint: bool = False
     env: tuple[tuple[str, str], ...] = ()
@@ -62,6 +64,11 @@ class Service:
     cpus: float = 0.0
     memory: int = 0
     shared_memory: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """At which the others find it."""
+        return tuple(dict.fromkeys((self.name, *self.others)))
 
 
 @dataclass(frozen=True)
@@ -181,6 +188,7 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
     return Service(
         name=name,
         image=str(given["image"]),
+        others=_others(given, place=place),
         command=tuple(map(_template, (*entrypoint, *command))),
         entrypoint=bool(entrypoint),
         env=tuple((key, _template(text)) for key, text in _pairs(given.get("environment")).items()),
@@ -190,6 +198,20 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
         memory=parse_size(given.get("mem_limit") or limits.get("memory", 0), place=f"{place}.mem_limit"),
         shared_memory=parse_size(given.get("shm_size", 0), place=f"{place}.shm_size"),
     )
+
+
+def _others(given: Mapping[str, Any], *, place: str) -> tuple[str, ...]:
+    """Names beside a service's own at which Docker finds it: of its container, and its aliases in its networks.
+
+    https://docs.docker.com/reference/compose-file/services/#aliases
+    """
+    networks = given.get("networks")
+    of_networks = [_said(said or {}) for said in networks.values()] if isinstance(networks, Mapping) else []
+    for said in of_networks:
+        for key in said.keys() & {"ipv4_address", "ipv6_address"}:
+            raise BadInput(f"{place}.networks", f"{key} cannot be had: the engine picks addresses", value=said[key])
+    aliases = [str(alias) for said in of_networks for alias in said.get("aliases", ())]
+    return tuple(filter(None, (str(given.get("container_name", "")), *aliases)))
 
 
 def _cpus(given: Any, *, place: str) -> float:
