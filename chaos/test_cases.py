@@ -28,14 +28,14 @@ TARGET = find_target(chosen.target)
 def cases() -> list[Case]:
     """A pairwise covering array; in nightly the whole product; in quick every eighth row of the array.
 
-    Of containers every twelfth: what they have of their own is in `test_containers`.
+    Of containers every sixteenth: what they have of their own is in `test_containers`.
     """
     factors = factors_of(TARGET)
     if chosen.size == "nightly":
         return factors.product()
     if chosen.size == "ci":
         return factors.pairs()
-    return factors.pairs()[:: 12 if chosen.small else 8]
+    return factors.pairs()[:: 16 if chosen.small else 8]
 
 
 def faults_of(kind: str, role: str, moment: str) -> list[Fault]:

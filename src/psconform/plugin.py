@@ -139,7 +139,7 @@ def _check_engine(image: str) -> None:
 
 
 def suite_settings(*, quick: int, ci: int, nightly: int) -> settings:
-    """Hypothesis settings for a test that starts that many clusters, by profile.
+    """Hypothesis settings for a test that starts that many clusters, by profile; half as many where they are `small`.
 
     quick and ci draw the same examples every time and do not shrink (each example is a cluster, and a failing one
     prints the command that repeats it); nightly draws afresh and shrinks.
@@ -147,6 +147,7 @@ def suite_settings(*, quick: int, ci: int, nightly: int) -> settings:
     from hypothesis import HealthCheck, Phase, settings
 
     count = {"quick": quick, "ci": ci, "nightly": nightly}[chosen.size]
+    count = (count + 1) // 2 if chosen.small else count
     thorough = chosen.profile == "nightly"
     return settings(
         max_examples=count,
