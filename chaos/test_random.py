@@ -14,7 +14,7 @@ from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.reference import find_target
 
-from .survive import STEPS, Judge, available, lacking, must_survive, survives, trains
+from .survive import STEPS, Judge, anywhere, available, lacking, must_survive, survives, trains
 
 TARGET = find_target(chosen.target)
 PS, WORKERS = st.integers(1, 2 if chosen.small else 3), st.integers(2, 2 if chosen.small else 3)
@@ -78,6 +78,7 @@ def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
     run(judge, tmp_path, example, update="async")
 
 
+@anywhere
 @survives("sync")
 @trains("digits")
 @suite_settings(quick=1, ci=6, nightly=60)

@@ -89,6 +89,7 @@ def test_a_restore_may_be_broken_off(judge: Judge, example: Example) -> None:
     must_hold(judge, example)
 
 
+@anywhere
 @needs("async")
 @recovers("async")
 @suite_settings(quick=1, ci=1, nightly=20)
