@@ -14,6 +14,7 @@ import pytest
 
 from psconform.launchers.cleanup import end_orphans, find_orphans
 from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mark, process_start
+from psconform.launchers.remains import namespace
 from psconform.layout import Command, Task
 
 
@@ -79,6 +80,15 @@ def test_an_owner_that_nobody_has_waited_for_is_dead(start, owner):
     assert orphan.pid in orphans()
 
 
+def test_where_other_process_ids_are_counted_nobody_is_an_orphan(start, owner):
+    """Its owner may live there, by a pid that is nobody's here."""
+    ours, theirs = (start(f"{mark_of(owner)}:{where}") for where in (namespace(), "1"))
+    owner.kill()
+    owner.wait()
+    assert ours.pid in orphans()
+    assert theirs.pid not in orphans()
+
+
 def test_a_recycled_process_id_is_not_taken_for_the_owner(start, owner):
     mark = f"{owner.pid}:{int(process_start(owner.pid)) - 1}"
     orphan = start(mark)
@@ -99,11 +109,21 @@ def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
         assert launcher.running == (Task("ps", 0),)
 
 
-class Silent(BaseHTTPRequestHandler):
-    """An engine that does not say what there is."""
+class Engine(BaseHTTPRequestHandler):
+    """One that answers GET with ``said``, and deletes nothing."""
+
+    said = ""
 
     def do_GET(self):
-        self.send_error(500, "no disk")
+        if not self.said:
+            self.send_error(500, "no disk")
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.said.encode())
+
+    def do_DELETE(self):
+        self.send_error(500, "busy")
 
     def address_string(self):
         return "socket"
@@ -112,11 +132,23 @@ class Silent(BaseHTTPRequestHandler):
         pass
 
 
-def test_where_the_engine_does_not_answer_clean_says_so_and_cleans_the_rest(tmp_path, start, owner):
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("", "nobody knows whether containers are left: {engine} does not say (status 500"),
+        ('{"message": "hello"}', "nobody knows whether containers are left: {engine} does not say (what it"),
+        (
+            '[{"Id": "1", "Name": "a", "Names": ["/a"], "Labels": {"psconform.owner": "OWNER"}}]',
+            "containers or networks are left: container a: status 500",
+        ),
+    ],
+)
+def test_what_an_engine_does_not_do_clean_says_and_cleans_the_rest(said, words, tmp_path, start, owner):
     orphan = start(mark_of(owner))
+    answers = type("Answers", (Engine,), {"said": said.replace("OWNER", mark_of(owner))})
     owner.kill()
     owner.wait()
-    with UnixStreamServer(str(tmp_path / "engine"), Silent) as engine:
+    with UnixStreamServer(str(tmp_path / "engine"), answers) as engine:
         Thread(target=engine.serve_forever, daemon=True).start()
         env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/engine"}
         command = [sys.executable, "-m", "psconform.cli", "clean"]
@@ -124,7 +156,7 @@ def test_where_the_engine_does_not_answer_clean_says_so_and_cleans_the_rest(tmp_
         engine.shutdown()
     assert f"ended {orphan.pid}:" in done.stdout
     assert done.returncode == 4
-    assert f"nobody knows whether containers are left: {tmp_path}/engine does not say (status 500" in done.stderr
+    assert words.format(engine=tmp_path / "engine") in done.stderr
     assert done.stderr.count("\n") == 1
 
 

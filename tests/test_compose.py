@@ -123,6 +123,17 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
         ("    working_dir: /app\n", "    network_mode: host\n", "services.a.network_mode: cannot be had"),
         ("limits: {", "reservations: {devices: [1]}, limits: {", "services.server.deploy.resources.reservations"),
         ("back: {aliases", "back: {ipv4_address: 172.16.0.2, aliases", "services.server.networks: ipv4_address cannot"),
+        (
+            "container_name: parameters",
+            "container_name: worker-0",
+            "services.server: is ps:0, and worker:0, too, got 'worker-0'",
+        ),
+        ("aliases: [params", "aliases: [a", "services.server: is ps:0, and worker:0, too, got 'a'"),
+        (
+            "container_name: parameters",
+            "container_name: PsConformStandsFor_task_",
+            "a name cannot be made of a placeholder",
+        ),
         ("    mem_limit: 512m\n", "    mem_limit: much\n", "services.a.mem_limit: is no size in bytes"),
         ("    cpus: 1.5\n", "    cpus: 0.5x\n", "services.a.cpus: must be a number of CPUs, not below 0, got '0.5x'"),
         ("    cpus: 1.5\n", "    cpus: -1\n", "services.a.cpus: must be a number of CPUs, not below 0, got -1"),

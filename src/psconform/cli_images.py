@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from .launchers.engine import engine
 from .launchers.images import Image, Say, images, load, save
 from .launchers.images import build as build_images
 from .report.listing import print_rows
@@ -31,6 +32,7 @@ def build(
     """Build the image of the trainer, and that of Toxiproxy; what has not changed is not built again."""
     from .faults.server import need_program
 
+    engine()  # without one nothing else is worth a line
     with _progress() as say:
         made = build_images(base=base, gpu=gpu, toxiproxy=need_program(), say=say)
     _print(made)

@@ -187,6 +187,15 @@ def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform,
     assert check(folder).exit_code == 2  # and it can be judged
 
 
+def test_ctrl_c_while_its_pods_start_leaves_nothing(tmp_path, psconform, left_behind):
+    process = psconform("run", "reference", *SMALL, "--out", str(tmp_path / "r"))
+    wait_for(left_behind, "nothing was made")  # the network: its pods are next
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130, err
+    assert not left_behind()
+
+
 def test_killed_while_its_pods_start_it_leaves_nothing(tmp_path, psconform, left_behind):
     """The engine may still be making one when psconform is gone."""
     process = psconform("run", "reference", *SMALL, "--out", str(tmp_path / "r"))
@@ -211,6 +220,20 @@ def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_p
     assert f"removed container psconform-{run}-ps-0\n" in out
     assert not left_behind()
     wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
+
+
+def test_clean_leaves_alone_who_may_live_where_other_process_ids_are_counted(psconform):
+    """psconform in a container with the socket of this engine, say."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    networks = {f"psconform-{what}": f"{dead.pid}:1{where}" for what, where in (("here", ""), ("elsewhere", ":1"))}
+    for name, owner in networks.items():
+        engine().create_network(name, labels={"psconform.owner": owner}, internal=True)
+    try:
+        out, _ = psconform("clean").communicate(timeout=WAIT_S)
+        assert [name for name in networks if f"removed network {name}\n" in out] == ["psconform-here"]
+    finally:
+        engine().remove_network("psconform-elsewhere")
 
 
 def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, left_behind):

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from ..errors import PsconformError
 from .engine import socket_path
 from .keeper import unmount
 from .local import OWNER, TEMPORARY, process_start, remove_remains
-from .remains import owned, remove_containers
+from .remains import namespace, owned, remove_containers
 
 SOURCE = "psconform-"
-"""What the name of a mount begins with in /proc/mounts; after it come pid and start of its psconform, with a dash."""
+"""What the name of a mount begins with in /proc/mounts; after it comes the mark of its psconform, with dashes."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,12 @@ class Orphan:
 
 def find_orphans() -> list[Orphan]:
     """Processes marked by a psconform that no longer runs. The mark holds pid and start time, so that a recycled pid
-    is never taken for it; processes of a living psconform are left alone."""
+    is never taken for it, and in which namespace that pid is; processes of a living psconform are left alone."""
     orphans = []
     for process in psutil.process_iter():
         try:
             mark = process.environ().get(OWNER, "")
-            pid, _, started = mark.partition(":")
-            if mark and process.pid != os.getpid() and process_start(int(pid)) != started:
+            if process.pid != os.getpid() and _is_gone(mark):
                 orphans.append(Orphan(process.pid, " ".join(" ".join(process.cmdline()).split())[:100]))
         except (psutil.Error, ValueError, OSError):
             continue  # gone meanwhile, or not ours to look at
@@ -76,29 +76,37 @@ def remove_folders() -> list[Path]:
     return removed
 
 
-def remove_pods() -> list[str]:
-    """Delete containers and networks of psconforms that no longer run; returns the names of what was and now is not.
+def remove_pods() -> Iterator[str]:
+    """Delete containers and networks of psconforms that no longer run; yields the names of what was and now is not.
 
     Raises:
-        PsconformError: there is an engine, and it does not say what there is.
+        PsconformError: there is an engine, and it does not say what there is, or something cannot be deleted.
     """
     try:
         path = socket_path()
         found = owned(path)
-    except (FileNotFoundError, ConnectionRefusedError, PsconformError):
-        return []  # there is no engine, so nothing of it
+    except (FileNotFoundError, ConnectionRefusedError, PermissionError, PsconformError):
+        return  # there is no engine, or none that we may have asked for anything
     except (OSError, ValueError) as error:
         raise PsconformError(f"nobody knows whether containers are left: {path} does not say ({error})") from None
-    gone = []
-    for owner in found:
-        pid, _, started = owner.partition(":")
-        if pid.isdecimal() and process_start(int(pid)) != started:
-            gone += remove_containers(path, owner)
-    return gone
+    left = []
+    for owner in filter(_is_gone, found):
+        try:
+            yield from remove_containers(path, owner, quiet=2, patience_s=5.0)
+        except (OSError, ValueError) as error:
+            left.append(str(error))
+    if left:
+        raise PsconformError(f"containers or networks are left: {'; '.join(left)}")
+
+
+def _is_gone(mark: str) -> bool:
+    """Nobody runs whose mark it is, as far as can be told from here; with other process ids than ours, it cannot."""
+    pid, started, where, *_ = (*mark.split(":"), "", "")
+    return pid.isdecimal() and where in ("", namespace()) and process_start(int(pid)) != started
 
 
 def mounts() -> dict[Path, str]:
-    """Where file systems of any psconform are mounted, and ``pid-start`` of that psconform."""
+    """Where file systems of any psconform are mounted, and the mark of that psconform, with dashes."""
     found = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
@@ -113,8 +121,7 @@ def remove_mounts() -> list[Path]:
     """Unmount what the file systems of a psconform that no longer runs have left; returns what was and now is not."""
     left = []
     for place, owner in mounts().items():
-        pid, _, started = owner.partition("-")
-        if pid.isdecimal() and process_start(int(pid)) != started:
+        if _is_gone(owner.replace("-", ":")):
             unmount(str(place))
             left.append(place)
     now = mounts()

@@ -8,7 +8,7 @@ import queue
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,15 @@ from .blueprint import NOBODY, PORT, RUN, Box, Cluster, Resources
 from .boxes import Boxes
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
+from .keeper import CONTAINERS
 from .launcher import Ended
 from .local import OWNER, LocalLauncher, empty, owner_mark
 from .pods import Helper, Running
+from .remains import remove_containers
 
 TOXIPROXY = Task("toxiproxy", 0)
 TOXIPROXY_PORT = 8474
-END_S = 15.0
+END_S, CLOSE_S = 15.0, 60.0
 WRITTEN = ("events", "vectors", "done", "checkpoints")
 """Parts of the run folder that tasks write."""
 
@@ -63,8 +65,9 @@ class DockerLauncher:
         for name in sorted({self._image, self._own, *(box.image for box in self._boxes.values())}):
             need(name, own=name == self._own)
         self._keeper = LocalLauncher()  # it cleans up if psconform cannot
-        self._mark = f"docker:{socket_path()}:{owner_mark()}"
         self.temporary = self._keeper.temporary
+        self._owner = f"{owner_mark()}:{self.temporary.name.rpartition('-')[2]}"  # this launcher's, of several
+        self._mark = f"{CONTAINERS}{socket_path()}:{self._owner}"
         try:
             self.temporary.chmod(0o755)
             self._keeper.scratch(self._mark)
@@ -103,7 +106,9 @@ class DockerLauncher:
             PsconformError: the engine refuses; says why.
         """
         self.stop_all(grace=0.0)
-        self._cluster = cluster_of(run, folder, shared=self.temporary, image=self._image, own=self._own)
+        self._cluster = cluster_of(
+            run, folder, owner=self._owner, shared=self.temporary, image=self._image, own=self._own
+        )
         self._make_network(self._cluster)
         self._start_helpers(tasks)
 
@@ -129,11 +134,14 @@ class DockerLauncher:
     def _start_helpers(self, tasks: Sequence[Task]) -> None:
         assert self._cluster is not None
         make = partial(Helper, self._api, network=self._cluster.network)
-        with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
-            made = {task: pool.submit(make, self._cluster.helper(task, aliases=self._aliases(task))) for task in tasks}
-        for task, helper in made.items():
-            if helper.exception() is None:
-                self._helpers[task] = helper.result()
+        made: dict[Task, Future[Helper]] = {}
+        try:
+            with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
+                for task in tasks:
+                    made[task] = pool.submit(make, self._cluster.helper(task, aliases=self._aliases(task)))
+        finally:  # Ctrl-C, too: those that are there are to be removed
+            there = {task: helper for task, helper in made.items() if helper.done() and not helper.exception()}
+            self._helpers |= {task: helper.result() for task, helper in there.items()}
         for helper in made.values():
             helper.result()
 
@@ -336,10 +344,12 @@ class DockerLauncher:
     def close(self) -> None:
         """End whatever is there."""
         try:
-            with contextlib.suppress(PsconformError):
+            with contextlib.suppress(PsconformError, OSError, ValueError):
                 self.stop_all(grace=0.0)
+                remove_containers(socket_path(), self._owner, quiet=1)
+                self._keeper.scratch(self._mark, mine=False)  # nothing is left
         finally:
-            self._keeper.close()  # which deletes what is left
+            self._keeper.close(within_s=CLOSE_S)  # which deletes what is left
 
     def _id_of(self, task: Task) -> str:
         """The container of a task that runs; empty: it does not."""
@@ -352,11 +362,11 @@ class DockerLauncher:
         return self._processes[number] if number in self._running else None
 
 
-def cluster_of(run: str, folder: Path, *, shared: Path, image: str, own: str) -> Cluster:
+def cluster_of(run: str, folder: Path, *, owner: str, shared: Path, image: str, own: str) -> Cluster:
     """What the containers of a run have in common; ``own``: the trainer's image, in which helpers run."""
     return Cluster(
         run=run,
-        owner=owner_mark(),
+        owner=owner,
         folder=folder,
         shared=shared,
         image=image,

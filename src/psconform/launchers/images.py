@@ -1,6 +1,6 @@
 """The images in which tasks run: what goes into them, and how they are built, listed, saved and loaded.
 
-Nothing is fetched while an image builds: Python packages are collected here, with the pip of this machine and whatever
+No Python package is fetched while an image builds: they are collected here, with the pip of this machine and whatever
 index that uses, so the same Dockerfile builds with a registry and without one.
 """
 
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -76,11 +75,10 @@ def build(*, base: str = "", gpu: bool = False, toxiproxy: Path, say: Say = lamb
     Raises:
         PsconformError: there is no engine, or no base, or a build fails; says with which step.
     """
-    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name, ThreadPoolExecutor(1) as beside:
+    base = _base(base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
+    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:
         folder = Path(name)
-        making = beside.submit(_base, base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
-        _trainer_context(folder / TRAINER, gpu=gpu, say=say)  # the one waits for a mirror, the other for an index
-        base = making.result()
+        _trainer_context(folder / TRAINER, gpu=gpu, say=say)
         labels = {"BASE": base, "VERSION": __version__, "CODE": code_stamp()}
         _build(folder / TRAINER, tag=trainer_image(gpu=gpu), arguments=labels, say=say)
         _toxiproxy_context(folder / TOXIPROXY, toxiproxy)

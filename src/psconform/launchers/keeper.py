@@ -300,7 +300,8 @@ def delete(place: str) -> None:
         from .remains import remove_containers  # hardly ever needed, and this process must start in a moment
 
         path, _, owner = place.removeprefix(CONTAINERS).partition(":")
-        remove_containers(path, owner)
+        with contextlib.suppress(OSError, ValueError):  # then psconform clean will, or say what cannot be deleted
+            remove_containers(path, owner)
         return
     if not place.startswith("http://"):
         shutil.rmtree(place, ignore_errors=True)

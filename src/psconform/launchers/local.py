@@ -23,11 +23,13 @@ from ..errors import PsconformError
 from ..layout import Command, Task
 from .environment import direct
 from .launcher import Ended
+from .remains import namespace
 
 OWNER = "PSCONFORM_OWNER"
-"""Environment variable in every keeper and task: pid and start of the psconform that owns it (for clean-up)."""
+"""Environment variable in every keeper and task: the mark of the psconform that owns it (for clean-up)."""
 TEMPORARY = "psconform-tasks-"
 """What the name of the temporary folder of all tasks begins with; after it comes the owner, with a dash for a colon."""
+CLOSE_S = 5.0
 REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
 SHARED = Path("/dev/shm")
@@ -242,8 +244,8 @@ class LocalLauncher:
                 return f"127.0.0.1:{port}"
         raise PsconformError(f"no free port between 10000 and {high}")
 
-    def close(self) -> None:
-        """Stop the tasks and the keeper."""
+    def close(self, *, within_s: float = CLOSE_S) -> None:
+        """Stop the tasks and the keeper, which has so long to delete what it was told of."""
         with contextlib.suppress(PsconformError, OSError):
             if self._keeper.poll() is None and self._running:
                 self.stop_all()
@@ -251,7 +253,7 @@ class LocalLauncher:
             with contextlib.suppress(OSError):
                 self._keeper.stdin.close()
         try:
-            self._keeper.wait(5.0)
+            self._keeper.wait(within_s)
         except subprocess.TimeoutExpired:
             self._keeper.kill()
             self._keeper.wait()
@@ -323,8 +325,9 @@ def empty(folder: Path) -> None:
 
 
 def owner_mark() -> str:
-    """``pid:start time`` of this process: unlike a pid alone, never true of a later process."""
-    return f"{os.getpid()}:{process_start(os.getpid())}"
+    """``pid:start time:namespace`` of this process: unlike a pid alone, never true of a later process, nor of one that
+    is counted elsewhere (a psconform in a container, say)."""
+    return f"{os.getpid()}:{process_start(os.getpid())}:{namespace()}"
 
 
 def remove_remains(temporary: Path) -> list[Path]:

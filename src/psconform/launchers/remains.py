@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import time
 from typing import Any
@@ -12,8 +13,15 @@ from urllib.parse import quote
 
 LABEL = "psconform.owner"
 CALL_S = 30.0
-AGAIN_S, LOOKS = 0.5, 10
-"""Between two looks for what an owner has left, and how many at most."""
+AGAIN_S, QUIET, PATIENCE_S = 0.5, 4, 30.0
+"""Between two looks for what an owner has left; how many find nothing before that is believed; after which it stays."""
+
+
+def namespace(pid: int | str = "self") -> str:
+    """Which process ids a process has (pid_namespaces(7)); empty if it is gone, or not ours to look at."""
+    with contextlib.suppress(OSError):
+        return str(os.stat(f"/proc/{pid}/ns/pid").st_ino)
+    return ""
 
 
 class _Engine(http.client.HTTPConnection):
@@ -36,7 +44,8 @@ def call(path: str, method: str, what: str) -> Any:
         line.request(method, what)
         answer = line.getresponse()
         said = answer.read()
-        if answer.status >= 400 and answer.status != 404:
+        gone = method == "DELETE" and answer.status == 404
+        if answer.status >= 400 and not gone:
             raise OSError(f"status {answer.status}: {said[:200].decode(errors='replace')}")
         return json.loads(said) if said else None
     except http.client.HTTPException as error:
@@ -53,31 +62,43 @@ def owned(path: str) -> dict[str, list[tuple[str, str]]]:
     """
     filters = quote(json.dumps({"label": [LABEL]}))
     found: dict[str, list[tuple[str, str]]] = {}
-    for said in call(path, "GET", f"/containers/json?all=1&filters={filters}"):
-        place = f"/containers/{said['Id']}?force=1&v=1"
-        found.setdefault(said["Labels"][LABEL], []).append((place, f"container {said['Names'][0].lstrip('/')}"))
-    for said in call(path, "GET", f"/networks?filters={filters}"):
-        found.setdefault(said["Labels"][LABEL], []).append((f"/networks/{said['Id']}", f"network {said['Name']}"))
+    try:
+        for said in call(path, "GET", f"/containers/json?all=1&filters={filters}"):
+            place = f"/containers/{said['Id']}?force=1&v=1"
+            found.setdefault(said["Labels"][LABEL], []).append((place, f"container {said['Names'][0].lstrip('/')}"))
+        for said in call(path, "GET", f"/networks?filters={filters}"):
+            found.setdefault(said["Labels"][LABEL], []).append((f"/networks/{said['Id']}", f"network {said['Name']}"))
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("what it says is not what an engine says") from None
     return found
 
 
-def remove_containers(path: str, owner: str) -> list[str]:
+def remove_containers(path: str, owner: str, *, quiet: int = QUIET, patience_s: float = PATIENCE_S) -> list[str]:
     """Delete the containers of an owner, then its networks; returns the names of what was there and now is not.
 
-    Where there was something it is looked for again: the engine may still have been at it when the owner died.
+    They are looked for until ``quiet`` looks find nothing: the engine may still have been at it when the owner died.
+
+    Raises:
+        OSError, ValueError: the engine does not say what is there, or something cannot be deleted; names it.
     """
-    removed: list[str] = []
+    seen: dict[str, str] = {}
     frozen = quote(json.dumps({"label": [f"{LABEL}={owner}"], "status": ["paused"]}))
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         for said in call(path, "GET", f"/containers/json?filters={frozen}"):  # who is frozen does not die either
             with contextlib.suppress(OSError, ValueError):
                 call(path, "POST", f"/containers/{said['Id']}/unpause")
-        for _ in range(LOOKS):
-            if not (found := owned(path).get(owner)):
-                break
-            for place, name in found:
-                with contextlib.suppress(OSError, ValueError):
-                    call(path, "DELETE", place)
-                    removed.append(name)
-            time.sleep(AGAIN_S)
-    return list(dict.fromkeys(removed))
+    silent, deadline = 0, time.monotonic() + patience_s
+    while True:
+        found = owned(path).get(owner, [])
+        for place, name in found:
+            seen[name] = ""
+            try:
+                call(path, "DELETE", place)
+            except (OSError, ValueError) as error:
+                seen[name] = str(error)
+        silent = 0 if found else silent + 1
+        if silent >= quiet:
+            return list(seen)
+        if time.monotonic() > deadline:
+            raise OSError("; ".join(f"{name}: {seen[name]}" for _, name in found) or "more and more is there")
+        time.sleep(AGAIN_S)

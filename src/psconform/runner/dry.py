@@ -9,14 +9,15 @@ from ..errors import PsconformError
 from ..launchers.blueprint import PORT, RUN, SHARED, Resources
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.images import trainer_image
+from ..launchers.local import OWNER as MARK
 from ..layout import Task
 from .commands import View, command_of, environment_of
 from .containers import Containers
 from .folder import log_of, manifest_of
 from .plan import Plan
 
-UNKNOWN = "RUN"
-"""Stands for the name of the run, which it gets when it starts."""
+UNKNOWN, OWNER = "RUN", "OWNER"
+"""Stand for the name of the run, which it gets when it starts, and for the mark of the psconform that starts it."""
 LOCAL = "127.0.0.1:PORT"
 CONTROL = "CONTROL"
 API = "1.41"
@@ -65,7 +66,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     api = docker.APIClient("unix:///nowhere", version=API)  # it is not asked anything
     own = trainer_image(gpu=chosen.gpus and not chosen.image)
     folder, shared = plan.out.absolute(), Path("/SHARED")
-    cluster = cluster_of(UNKNOWN, folder, shared=shared, image=chosen.image or own, own=own)
+    cluster = cluster_of(UNKNOWN, folder, owner=OWNER, shared=shared, image=chosen.image or own, own=own)
     manifest = manifest_of(plan, layout=plan.layout, workload=plan.workload)
     manifest.run = UNKNOWN
     proxied = any(fault.proxied for fault in plan.faults)
@@ -85,7 +86,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
             cluster.task(
                 task,
                 command.argv,
-                {**dict(command.env), **env},
+                {**dict(command.env), **env, MARK: OWNER},
                 working_dir="" if command.cwd else RUN,
                 resources=dict(chosen.limits).get(task.job, Resources()),
                 gpus=plan.layout.gpus_of(task),
@@ -94,5 +95,6 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
         )
     proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]
     network = {"network": cluster.network, "driver": "bridge", "internal": True, "labels": cluster.labels()}
+    network["ipam"] = {"Config": [{"Subnet": "SUBNET"}]}  # said, for only then may a container be told its address
     made = [*helpers, *(proxies if proxied else []), *tasks]
     return [network, *({"container": one.name, "create": one.arguments(api)} for one in made)]

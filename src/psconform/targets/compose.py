@@ -135,6 +135,7 @@ def load_compose(path: Path) -> ComposeTarget:
             raise BadInput(place, f"{services[task].name} is {TASK_LABEL}, too", value=label)
         services[task] = _service(content, name=name, place=f"{path}: services.{name}")
     _check_tasks(path, services)
+    _check_names(path, services)
     raw = read_extension(path, EXTENSION)
     rate = raw.pop("learning_rate", None)
     target = _described(path, raw, services)
@@ -208,10 +209,14 @@ def _others(given: Mapping[str, Any], *, place: str) -> tuple[str, ...]:
     networks = given.get("networks")
     of_networks = [_said(said or {}) for said in networks.values()] if isinstance(networks, Mapping) else []
     for said in of_networks:
-        for key in said.keys() & {"ipv4_address", "ipv6_address"}:
-            raise BadInput(f"{place}.networks", f"{key} cannot be had: the engine picks addresses", value=said[key])
+        for key in sorted(said.keys() - {"aliases", "priority", "gw_priority"}):
+            raise BadInput(f"{place}.networks", f"{key} cannot be had in a judged run", value=said[key])
     aliases = [str(alias) for said in of_networks for alias in said.get("aliases", ())]
-    return tuple(filter(None, (str(given.get("container_name", "")), *aliases)))
+    names = tuple(filter(None, (str(given.get("container_name", "")), *aliases)))
+    for name in names:
+        if _MARKED.search(name):
+            raise BadInput(place, "a name cannot be made of a placeholder", value=_MARKED.sub(r"${PSCONFORM_\1}", name))
+    return names
 
 
 def _cpus(given: Any, *, place: str) -> float:
@@ -234,6 +239,18 @@ def _check_tasks(path: Path, services: Mapping[Task, Service]) -> None:
         named = ", ".join(sorted(map(str, services))) or "none"
         hint = f"Label services {TASK_LABEL}: ps:0, worker:0, worker:1 and so on"
         raise BadInput(f"{path}: services", "are no cluster of ps and workers, each from 0", value=named, hint=hint)
+
+
+def _check_names(path: Path, services: Mapping[Task, Service]) -> None:
+    """Raises BadInput if a name is another task's, too: who dials it would reach either."""
+    for task, service in services.items():
+        for other in (other for other in services if other != task):
+            for name in service.names:
+                if name in (other.slug, *services[other].names):
+                    hint = f"In a run {other} is found as {other.slug}, too: label it so, or give it another name"
+                    raise BadInput(
+                        f"{path}: services.{service.name}", f"is {task}, and {other}, too", value=name, hint=hint
+                    )
 
 
 def _words(given: Any) -> list[str]:
