@@ -89,6 +89,21 @@ def test_processes_are_told_which_gpus_are_theirs(tmp_path):
     assert seen == {"ps:0": "-1", "worker:0": "0,1", "worker:1": "2,3"}
 
 
+@pytest.mark.parametrize(("launcher", "where"), [("docker", "/psconform/shared"), ("process", "TEMPORARY")])
+def test_a_clock_that_jumps_is_the_one_of_its_task(tmp_path, launcher, where):
+    fault = 'fault = [{kind = "clock", task = "worker:1", at = 5, for = "1s"}]'
+    plan = make_plan(out=tmp_path / "run", layout="ps=1,worker=2", launcher=launcher, faults=fault)
+    seen = {}
+    for part in dry_run(plan):
+        if "container" in part and not part["container"].endswith("-pod"):
+            seen[part["container"].removeprefix("psconform-RUN-")] = part["create"]["environment"]
+        elif "task" in part:
+            seen[part["task"].replace(":", "-")] = part["environment"]
+    jumps = {task: env["FAKETIME_TIMESTAMP_FILE"] for task, env in seen.items() if "FAKETIME_TIMESTAMP_FILE" in env}
+    assert jumps == {"worker-1": f"{where}/clock-worker-1"}
+    assert seen["worker-1"]["LD_PRELOAD"].startswith(f"{where}/libfaketime")
+
+
 def test_it_starts_nothing_and_needs_no_engine(tmp_path):
     command = [sys.executable, "-m", "psconform.cli", "run", "--layout", str(LAYOUTS / "gpu.toml"), "--launcher"]
     command += ["docker", "--dry-run", "--out", str(tmp_path / "run")]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from psconform.api import check
+from psconform.faults.kinds import usual_amounts
 from psconform.launchers.engine import engine
 from psconform.runner.session import Session
 
@@ -80,6 +81,43 @@ def test_all_sorts_of_faults_strike_show_and_heal(session, tmp_path, left_behind
     )
     options = {"layout": "ps=1,worker=2", "steps": 100, "checkpoint_every": 5, "launcher": "docker"}
     run = judge(faults=plan, out=tmp_path / "r", session=session, **options)
+    assert run.valid, run.explain()
+    assert not left_behind()
+
+
+OF_LINKS = (("latency", 10), ("bandwidth", 30), ("slice", 50), ("reset", 70), ("slow-close", 90))
+OF_TASKS = """
+fault = [
+  {kind = "late", task = "worker:1", at = "0s", for = "1s"},
+  {kind = "term", task = "worker:1", at = 30, restart_after = "200ms"},
+  {kind = "throttle", task = "ps:0", at = "worker:0@60", for = "1s"},
+  {kind = "poison", task = "worker:1", at = 80},
+  {kind = "truncate", at = "worker:0@100"},
+  {kind = "kill", task = "ps:0", at = "worker:0@100", restart_after = "200ms"},
+  {kind = "out-of-data", task = "worker:1", at = 150},
+]
+"""
+
+
+def of_links():
+    """Each kind on the links of worker:1, one after the other; what closes slowly shows when it is killed."""
+    parts = [
+        f'{{kind = "{kind}", links = "isolate worker:1", at = {step}, for = "{5 if kind == "slow-close" else 0.5}s"'
+        + "".join(f", {name} = {amount}" for name, amount in usual_amounts(kind))
+        + "}"
+        for kind, step in OF_LINKS
+    ]
+    parts.append('{kind = "kill", task = "worker:1", at = 91, restart_after = "200ms"}')
+    return f"fault = [{', '.join(parts)}]"
+
+
+@pytest.mark.parametrize("plan", [OF_TASKS, of_links()], ids=["tasks", "links"])
+def test_the_kinds_that_the_suites_do_not_strike_in_containers_do(session, tmp_path, left_behind, plan):
+    from psconform import judge
+
+    (tmp_path / "plan.toml").write_text(plan)
+    options = {"layout": "ps=1,worker=2", "steps": 200, "checkpoint_every": 5, "launcher": "docker"}
+    run = judge(faults=tmp_path / "plan.toml", out=tmp_path / "r", session=session, **options)
     assert run.valid, run.explain()
     assert not left_behind()
 

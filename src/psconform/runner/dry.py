@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import PsconformError
+from ..faults import faketime
+from ..faults.fault import ASKED
 from ..launchers.blueprint import PORT, RUN, SHARED, Resources
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.images import trainer_image
@@ -14,12 +18,13 @@ from ..layout import Task
 from .commands import View, command_of, environment_of
 from .containers import Containers
 from .folder import log_of, manifest_of
+from .inject import clock_name
 from .plan import Plan
 
 UNKNOWN, OWNER = "RUN", "OWNER"
 """Stand for the name of the run, which it gets when it starts, and for the mark of the psconform that starts it."""
 LOCAL = "127.0.0.1:PORT"
-CONTROL = "CONTROL"
+CONTROL, TEMPORARY = "CONTROL", "TEMPORARY"
 API = "1.41"
 """Version of the engine's API in whose words containers are described (Docker 20.10)."""
 
@@ -46,6 +51,7 @@ def _process(plan: Plan, task: Task) -> dict[str, Any]:
     command = command_of(plan.target, manifest, task, known, listens=LOCAL, view=view)
     spec = plan.out / "spec.json"
     env = environment_of(manifest, task, life=0, spec=spec, control=CONTROL, view=view)
+    env |= _clock(plan, task, TEMPORARY, {**os.environ, **dict(command.env)})
     gpus = plan.layout.gpus_of(task) if plan.layout.gpus else None
     env |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) or "-1"}
     log = log_of(plan.out, task)
@@ -56,6 +62,13 @@ def _process(plan: Plan, task: Task) -> dict[str, Any]:
         "cwd": command.cwd or str(log.parent),
         "log": str(log),
     }
+
+
+def _clock(plan: Plan, task: Task, shared: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What a task whose clock is to jump is given besides ``env``; ``shared`` is where the library is copied to."""
+    if not any(fault.kind in ASKED and fault.task == task for fault in plan.faults):
+        return {}
+    return faketime.environment(f"{shared}/{faketime.NAME}", f"{shared}/{clock_name(task)}", env)
 
 
 def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
@@ -82,6 +95,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
         command = command_of(plan.target, manifest, task, known, listens=own_address, view=view)
         control = f"unix:{SHARED}/control"
         env = environment_of(manifest, task, life=0, spec=folder / "spec.json", control=control, view=view)
+        env |= _clock(plan, task, SHARED, dict(command.env))
         tasks.append(
             cluster.task(
                 task,

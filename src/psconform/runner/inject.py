@@ -30,7 +30,12 @@ if TYPE_CHECKING:  # what it imports is an extra
 
 def clock_of(launcher: Launcher, task: Task) -> Path:
     """The file from which a task whose clock may jump reads how far it is ahead; deleted with the tasks."""
-    return launcher.temporary / f"clock-{task.slug}"
+    return launcher.temporary / clock_name(task)
+
+
+def clock_name(task: Task) -> str:
+    """The name of that file."""
+    return f"clock-{task.slug}"
 
 
 def injectors(
