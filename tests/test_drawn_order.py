@@ -34,6 +34,13 @@ def test_a_ps_is_seldom_lost_soon_after_what_a_rollback_would_undo(update):
     assert len(undone) < 0.05 * len(known)
 
 
+def test_a_quota_is_so_small_that_a_task_which_mostly_waits_notices():
+    cluster = Layout(ps=1, workers=2)
+    drawn = [drawn_plan("random", layout=cluster, steps=60, seed=seed, containers=True) for seed in SEEDS]
+    found = [dict(fault.amounts)["percent"] for plan in drawn for fault in plan if fault.kind == "cpu-quota"]
+    assert set(found) == {5, 10}
+
+
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_second_process_is_there_in_nearly_all_plans_and_outlives_them(update):
     """A ps that is lost after it has begun takes back what it did; a connection that ends may end it."""

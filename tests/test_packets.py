@@ -215,6 +215,16 @@ def test_a_quota_counts_once_somebody_had_to_wait_and_is_over_when_nobody_has_to
     assert strike.healed() == "its time is its own again"
 
 
+def test_of_a_task_that_has_ended_no_limit_is_taken_away():
+    """It was not hurried by it, and that is what is said: not that the engine knows of no such container."""
+    strike, engine, _ = box(Limits, "cpu-quota", 'for = "1s"\npercent = 30')
+    strike.inject()
+    engine.running.clear()
+    strike.heal()
+    assert engine.percent == 30
+    assert (strike.healed(), strike.unseen) == ("it has ended", "")
+
+
 def test_a_container_that_ended_before_psconform_knew_is_no_error_of_the_run():
     def gone(*_, **__):
         raise PsconformError("there is no such container")

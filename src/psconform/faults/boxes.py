@@ -114,7 +114,8 @@ class Limits(OfBox):
 
     def heal(self) -> None:
         self.evidence()
-        self._try(lambda: self._boxes.quota(self._task, 0), None)
+        if self._there:
+            self._try(lambda: self._boxes.quota(self._task, 0), None)
         self._looked = False
 
     def healed(self) -> str:

@@ -66,6 +66,8 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "percent": (20, 40),
     "kbit_per_s": (200, 2000),
 }
+QUOTAS = (5, 10)
+"""Percent of a CPU: of more, a task that mostly waits may not notice in half a second."""
 
 
 def drawn_plan(
@@ -313,4 +315,5 @@ class _Deal:
 
     def _amount(self, kind: str, name: str) -> int:
         bounds = KINDS[kind].amounts[name]
-        return self.generator.choice([value for value in AMOUNTS[name] if bounds.least <= value <= bounds.most])
+        values = QUOTAS if kind == "cpu-quota" else AMOUNTS[name]
+        return self.generator.choice([value for value in values if bounds.least <= value <= bounds.most])
