@@ -23,8 +23,8 @@ ROLES = ("worker:1", "ps:0", "worker:0", "ps:1")
 UPDATES = ("sync", "async")
 NO_NAMES = "dns"
 FROM = (STEPS // 4, STEPS // 2, STEPS * 3 // 4)
-"""Steps at which faults of a cluster strike. It trains on for as long: where nothing is waited for, forty steps take
-half a second, and what has not healed by the end of the run is undecided."""
+"""Steps at which faults of a cluster strike. It trains on for three times as long: where nothing is waited for, forty
+steps take half a second, and what has not healed by the end of the run is undecided."""
 Struck = tuple[str, str]
 """Kind, role."""
 

@@ -89,6 +89,15 @@ def test_where_other_process_ids_are_counted_nobody_is_an_orphan(start, owner):
     assert theirs.pid not in orphans()
 
 
+def test_folders_of_those_who_are_counted_elsewhere_stay(tmp_path, monkeypatch, owner):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ours, theirs = (tmp_path / f"{TEMPORARY}{owner.pid}-1-{where}-x" for where in (namespace(), "1"))
+    ours.mkdir()
+    theirs.mkdir()
+    assert f"deleted {ours}\n" in clean()
+    assert theirs.is_dir()
+
+
 def test_a_recycled_process_id_is_not_taken_for_the_owner(start, owner):
     mark = f"{owner.pid}:{int(process_start(owner.pid)) - 1}"
     orphan = start(mark)

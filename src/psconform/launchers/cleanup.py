@@ -67,9 +67,9 @@ def remove_folders() -> list[Path]:
     """
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*-*-*"):
-        pid, started, *_ = folder.name.removeprefix(TEMPORARY).split("-")
+        *mark, _ = folder.name.removeprefix(TEMPORARY).split("-")
         ours = not folder.is_symlink() and folder.lstat().st_uid == os.getuid()
-        if ours and pid.isdecimal() and process_start(int(pid)) != started:
+        if ours and _is_gone(":".join(mark)):
             removed += remove_remains(folder)
             shutil.rmtree(folder, ignore_errors=True)
             removed += [] if folder.exists() else [folder]

@@ -17,10 +17,10 @@ AGAIN_S, QUIET, PATIENCE_S = 0.5, 4, 30.0
 """Between two looks for what an owner has left; how many find nothing before that is believed; after which it stays."""
 
 
-def namespace(pid: int | str = "self") -> str:
-    """Which process ids a process has (pid_namespaces(7)); empty if it is gone, or not ours to look at."""
+def namespace() -> str:
+    """Where our process ids are counted (pid_namespaces(7)); empty where there is no /proc."""
     with contextlib.suppress(OSError):
-        return str(os.stat(f"/proc/{pid}/ns/pid").st_ino)
+        return str(os.stat("/proc/self/ns/pid").st_ino)
     return ""
 
 
@@ -99,6 +99,6 @@ def remove_containers(path: str, owner: str, *, quiet: int = QUIET, patience_s: 
         silent = 0 if found else silent + 1
         if silent >= quiet:
             return list(seen)
-        if time.monotonic() > deadline:
-            raise OSError("; ".join(f"{name}: {seen[name]}" for _, name in found) or "more and more is there")
+        if found and time.monotonic() > deadline:
+            raise OSError("; ".join(f"{name}: {seen[name] or 'it is there again'}" for _, name in found))
         time.sleep(AGAIN_S)
