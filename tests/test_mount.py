@@ -286,8 +286,12 @@ def test_a_file_system_that_ends_is_an_error(folder):
     with contextlib.suppress(PsconformError), mounted(folder, whose=lambda group: "") as disk:
         fault = breaks("full", disk)
         fault.inject()
-        below = psutil.Process().children(recursive=True)
-        (process,) = (process for process in below if "psconform.faults.passthrough" in process.cmdline())
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # another one has ended meanwhile
+                if "psconform.faults.passthrough" in process.cmdline():
+                    found.append(process)
+        (process,) = found
         process.kill()
         with pytest.raises(PsconformError, match=r"the file system over .* has ended; it said last: "):
             wait_for_ever(fault.evidence)

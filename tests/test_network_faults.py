@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -132,13 +133,14 @@ def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
     assert not [verdict for verdict in run.verdicts.values() if verdict.status == "valid"]
 
 
-def servers(run):
+def servers(pid):
     """The Toxiproxy servers that a process has started; other tests may have theirs at the same time."""
-    return [
-        process
-        for process in psutil.Process(run.pid).children(recursive=True)
-        if "toxiproxy-server" in " ".join(process.cmdline())
-    ]
+    found = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # another one of its children has ended meanwhile
+            if "toxiproxy-server" in " ".join(process.cmdline()):
+                found.add(process)
+    return found
 
 
 def tasks_of(folder):
@@ -170,7 +172,7 @@ def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, 
             process = subprocess.Popen([*command, "--faults", str(plan), "--out", str(folder)], env=environment)
             until(lambda folder=folder: struck(folder), seconds=LONG_S)
             assert bool(theirs.proxies()) is bool(url)
-            its_own = servers(process)
+            its_own = servers(process.pid)
             assert bool(its_own) is not bool(url)
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -220,13 +222,10 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     def gone(_):
         lines = (tmp_path / "run/events/psconform-0.jsonl").read_text(encoding="utf-8").splitlines()
         if any(event.get("on") is False for event in map(json.loads, lines)):
-            for child in toxiproxies() - of_others:
+            for child in servers(os.getpid()) - of_others:
                 child.kill()
 
-    def toxiproxies():
-        return {child for child in psutil.Process().children(recursive=True) if "toxiproxy-server" in child.name()}
-
-    of_others = toxiproxies()
+    of_others = servers(os.getpid())
     with Session() as alone:
         made = make_plan(str(target), out=tmp_path / "run", faults=str(plan), **options)
         alone.run(made, notify=gone)
