@@ -47,7 +47,7 @@ def api():
 
 
 def made(api, **allowed):
-    return Boxes(api, of=lambda _: "c", helper=None, network=lambda: "n", allowed=lambda _: Resources(**allowed))
+    return Boxes(api, of=lambda _: "c", helpers={}, network=lambda: "n", allowed=lambda _: Resources(**allowed))
 
 
 @pytest.mark.parametrize(

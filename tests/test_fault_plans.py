@@ -151,6 +151,10 @@ def test_amounts_have_usual_values():
             entry(kind="crash-loop", task="ps:0", at=1, restart_after="never"),
             "fault 1: restart_after: must be a time: it is started again, and again, got 'never'",
         ),
+        (
+            entry(kind="new-address", task="ps:0", at=1, restart_after="never"),
+            "fault 1: restart_after: must be a time: it is started again elsewhere, got 'never'",
+        ),
         ('[[fault]]\nkind = "late"\ntask = "ps:0"\nat = "0s"\nfor = "0s"', "fault 1: for: must be longer than 0s"),
         (entry(kind="crash-loop", task="ps:0", at=1, times=1), "fault 1: times: must be between 2 and 100, got 1"),
         (entry(kind="twice", task="ps:0", at=1, until=3), "until: is not for twice, which is over by itself"),
@@ -243,6 +247,25 @@ def test_no_two_drawn_faults_strike_the_same_packets():
         plan = drawn_plan("random", layout=Layout(ps=1, workers=2), steps=STEPS, seed=seed, containers=True)
         packets = [set(fault.links) for fault in plan if fault.kind in PACKETS_OF_LINKS]
         assert all(not one & other for n, one in enumerate(packets) for other in packets[:n])
+
+
+def test_nobody_moves_while_its_peers_may_not_hear_of_it():
+    """They would go on sending to where it was."""
+    moves = 0
+    for seed in range(600):
+        plan = drawn_plan("random", layout=Layout(ps=1, workers=2), steps=STEPS, seed=seed, containers=True)
+        for fault in (fault for fault in plan if fault.kind == "new-address"):
+            moves += 1
+            assert not [other for other in plan if other.kind == "disconnect"]
+            ends = {
+                str(end)
+                for o in plan
+                if o.kind in PACKETS_OF_LINKS
+                for ln in o.links
+                for end in (ln.source, ln.destination)
+            }
+            assert str(fault.task) not in ends
+    assert moves
 
 
 @pytest.mark.parametrize("seed", range(0, 600, 100))

@@ -79,6 +79,18 @@ def test_processes_are_not_limited(tmp_path):
     assert plan.layout.text == "ps=1,worker=2"
 
 
+def test_a_quota_that_would_change_nothing_is_refused(tmp_path):
+    """What its own limit does to a task would count as the fault's."""
+    path = tmp_path / "layout.toml"
+    path.write_text("[ps]\ncount = 1\n[worker]\ncount = 2\ncpus = 0.4\n")
+    fault = '[[fault]]\nkind = "cpu-quota"\ntask = "worker:1"\nat = 5\nfor = "1s"\npercent = {}\n'
+    options = {"layout": str(path), "launcher": "docker", "out": tmp_path / "run"}
+    with pytest.raises(BadInput, match="fault 1: percent: must be less than the 40 that its layout leaves it, got 40"):
+        make_plan("reference", faults=fault.format(40), **options)
+    make_plan("reference", faults=fault.format(39), **options)
+    make_plan("reference", faults=fault.format(40).replace("worker:1", "ps:0"), **options)
+
+
 def test_limits_come_back_with_a_replay(tmp_path):
     options = {"launcher": "docker", "emulate_gpus": True}
     layout = next(path for path in LAYOUTS if path.stem == "gpu-towers")

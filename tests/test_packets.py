@@ -7,6 +7,7 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults.boxes import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, Pauses
+from psconform.faults.control import Control
 from psconform.faults.fault import PACKETS as PACKETS_OF_LINKS
 from psconform.faults.kinds import KINDS
 from psconform.faults.packets import Packets, Rate
@@ -14,7 +15,9 @@ from psconform.faults.plan import parse_plan, plan_text
 from psconform.faults.wires import Wires
 from psconform.faults.words import PACKETS
 from psconform.layout import Layout, Link, Task
+from psconform.probe import EventLog
 from psconform.runner.plan import make_plan
+from psconform.runner.strikes import Strikes
 
 LAYOUT = Layout(ps=2, workers=2)
 TASKS = LAYOUT.tasks
@@ -30,7 +33,7 @@ class Pods:
         self.rules = defaultdict(dict)
         self.packets = defaultdict(dict)
         self.interface = {"there": True, "received": 0, "sent": 0}
-        self.bucket, self.waited, self.found = None, 0, False
+        self.bucket, self.waited, self.found = None, 0, set()
 
     def ask(self, task, *, do, **said):
         match do:
@@ -49,7 +52,7 @@ class Pods:
             case "interface":
                 return self.interface
             case "found":
-                return {"found": self.found}
+                return {"found": said["name"] in self.found}
         return {"done": True}
 
 
@@ -112,6 +115,27 @@ def test_packets_count_while_it_lasts_and_pass_when_it_is_healed(kind):
     assert not any(pods.rules.values()), "nothing is left"
 
 
+def test_who_has_moved_is_struck_where_it_is_now():
+    pods, addresses = Pods(), dict(ADDRESSES)
+    strike = Packets(
+        fault_of("drop", "worker:1->ps:0", 'for = "1s"'),
+        Wires(pods.ask, addresses.__getitem__, None, PROXIES),
+        number=0,
+        seed=0,
+    )
+    strike.inject()
+    pods.packets[WORKER] = {"drop-0-0": 4, "drop-0-1": 2, "drop-0-2": 1}
+    assert strike.evidence() == "4 packets dropped"
+    for number, host in enumerate(("10.0.0.77", "10.0.0.78"), start=1):
+        addresses[SERVER] = f"{host}:2222"
+        strike.evidence()
+        assert pods.rules[WORKER] == {f"drop-0-{number}": {"match": ("-d", host), "target": "DROP"}}
+    assert strike.evidence() == "7 packets dropped", "what the other rules have counted is not forgotten"
+    strike.heal()
+    assert pods.rules[WORKER] == {"drop-0-2-after": {"match": ("-d", "10.0.0.78")}}
+    assert strike.evidence() == "7 packets dropped"
+
+
 def test_where_no_packet_comes_it_is_gone_when_its_rules_are():
     pods = Pods()
     strike = Packets(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), wires(pods), number=0, seed=0)
@@ -136,7 +160,10 @@ def test_a_rate_shows_by_who_had_to_wait():
     assert strike.evidence() == ""
     pods.waited = 3
     assert strike.evidence() == "packets had to wait 3 times"
-    assert strike.healed() == ""
+    assert strike.healed() == strike.over() == ""
+    pods.bucket = None  # with the interface, which another fault has taken away
+    assert strike.over() == "its interface was taken away, and the token bucket with it"
+    pods.bucket = 64
     strike.heal()
     assert strike.healed() == "the token bucket is gone"
     pods.interface = {"there": False, "received": 0, "sent": 0}
@@ -149,7 +176,13 @@ class Engine:
     def __init__(self):
         self.frozen, self.percent, self.times, self.full, self.at = False, 0, 0, "", ""
         self.running = list(TASKS)
-        self.signals = []
+        self.signals, self.box = [], "one"
+
+    def container(self, task):
+        return self.box if task in self.running else ""
+
+    def peers(self, task):
+        return ("ps-0", "worker-0")
 
     def pause(self, task, *, on=True):
         self.frozen = on
@@ -185,7 +218,9 @@ class Engine:
 
 def box(sort, kind, extra='for = "1s"', **more):
     engine, pods = Engine(), Pods()
-    return sort(fault_of(kind, "worker:1", extra), engine, engine, pods.ask, **more), engine, pods
+    strike = sort(fault_of(kind, "worker:1", extra), engine, engine, pods.ask, **more)
+    assert strike.refused() == ""
+    return strike, engine, pods
 
 
 def test_pause():
@@ -306,11 +341,42 @@ def test_no_name_is_found_once_somebody_was_looked_up():
     assert strike.evidence() == ""
     pods.packets[WORKER]["dns"] = 6
     assert strike.evidence() == "6 lookups refused"
+    pods.found = {"worker-1"}  # in its own /etc/hosts
     strike.heal()
     assert not pods.rules[WORKER]
     assert strike.healed() == ""
-    pods.found = True
+    pods.found = {"worker-1", "worker-0"}
     assert strike.healed() == "names are found again"
+
+
+@pytest.mark.parametrize(("sort", "kind"), [(Pauses, "pause"), (Limits, "cpu-quota"), (Fills, "tmpfs-full")])
+def test_what_a_container_takes_with_it_is_over_when_it_ends_and_not_done_to_the_next(sort, kind):
+    strike, engine, _ = box(sort, kind)
+    strike.inject()
+    assert strike.over() == ""
+    engine.box = "another"
+    assert strike.over() == "it has ended"
+    strike.heal()
+    assert (engine.frozen, engine.percent) == (kind == "pause", 20 if kind == "cpu-quota" else 0)
+    assert strike.healed() == "it has ended"
+
+
+@pytest.mark.parametrize(
+    ("kind", "already"), [("pause", "paused"), ("dns", "without names"), ("cpu-quota", "short of")]
+)
+def test_a_second_of_a_kind_while_the_first_lasts_is_none(kind, already, tmp_path):
+    """It would end with the first, or the first with it."""
+    engine, pods = Engine(), Pods()
+    text = "".join(f'[[fault]]\nkind = "{kind}"\ntask = "worker:1"\nat = "0s"\nfor = "{n}s"\n' for n in (60, 61))
+    faults = parse_plan(text, place="plan", layout=LAYOUT, steps=50)
+    sort = {"pause": Pauses, "dns": Nameless, "cpu-quota": Limits}[kind]
+    found = {fault: sort(fault, engine, engine, pods.ask) for fault in faults}
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        strikes = Strikes(found, control, log, restart=lambda _: None)
+        strikes.tick(heard_s=0.0)
+    assert [f"worker:1 was {already}" in line for line in strikes.missing()][-1]
+    log.close()
 
 
 def test_no_room():

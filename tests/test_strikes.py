@@ -123,7 +123,7 @@ def test_what_cannot_be_done_is_named_and_the_run_goes_on(launcher, tmp_path, fa
 class Slows(Stops):
     """Takes effect when something passes, which may be a while after it was brought about."""
 
-    holds, lingers, passed = False, True, ""
+    holds, lingers, passed, alone = False, True, "", ""
 
     def inject(self):
         self.done = [time.monotonic()]

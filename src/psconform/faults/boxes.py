@@ -20,6 +20,12 @@ Said = TypeVar("Said")
 class Boxes(Protocol):
     """What the engine can do to the container of a task; the launcher of containers has it."""
 
+    def container(self, task: Task) -> str:
+        """Which it runs in; a task that is started again has another. Empty: none."""
+
+    def peers(self, task: Task) -> tuple[str, ...]:
+        """By what names the others are found."""
+
     def pause(self, task: Task, *, on: bool = True) -> None:
         """Freeze all its processes, or let them go on."""
 
@@ -52,14 +58,16 @@ class OfBox(Injector):
         assert fault.task is not None
         self._task, self._boxes, self._processes, self._ask = fault.task, boxes, processes, ask
         self._amounts = dict(fault.amounts)
-        self._seen = self.unseen = ""
+        self._seen = self.unseen = self._box = ""
 
     def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
+        self._box = self._boxes.container(self._task)
+        return "" if self._there else f"{self._task} was not running"
 
     @property
     def _there(self) -> bool:
-        return self._task in self._processes.running
+        """The container that was struck, not the one that came after it."""
+        return self._task in self._processes.running and self._boxes.container(self._task) == self._box
 
     def _try(self, act: Callable[[], Said], otherwise: Said) -> Said:
         """What the engine is asked for: it may know before psconform does that the container has ended."""
@@ -70,8 +78,17 @@ class OfBox(Injector):
             return otherwise
 
 
-class Pauses(OfBox):
+class OfOne(OfBox):
+    """One that a container takes with it when it ends."""
+
+    def over(self) -> str:
+        return "" if self._there else "it has ended"
+
+
+class Pauses(OfOne):
     """pause: the freezer of its cgroup; unlike SIGSTOP no process can notice."""
+
+    alone = "paused"
 
     def inject(self) -> None:
         self._try(lambda: self._boxes.pause(self._task), None)
@@ -97,10 +114,10 @@ class Pauses(OfBox):
         return self._there and self._try(lambda: self._boxes.paused(self._task), False)
 
 
-class Limits(OfBox):
+class Limits(OfOne):
     """cpu-quota: the scheduler's bandwidth control counts the periods in which it had to wait."""
 
-    holds, lingers = False, True
+    holds, lingers, alone = False, True, "short of CPU time"
     _before, _looked = 0, False
 
     def inject(self) -> None:
@@ -207,6 +224,8 @@ class Moves(OfBox):
 class Disconnects(OfBox):
     """disconnect: its interface is gone; what it sends meanwhile is sent again later."""
 
+    alone = "disconnected"
+
     def inject(self) -> None:
         self._boxes.disconnect(self._task)
 
@@ -230,7 +249,7 @@ class Disconnects(OfBox):
 class Nameless(OfBox):
     """dns: nobody's name is found. It shows only when somebody is dialled anew, say because a task has ended."""
 
-    holds, lingers = False, True
+    holds, lingers, alone = False, True, "without names"
     unseen = ": nobody was looked up meanwhile"
 
     def inject(self) -> None:
@@ -246,14 +265,15 @@ class Nameless(OfBox):
         self._ask(self._task, do="unrule", name="dns")
 
     def healed(self) -> str:
-        found = self._ask(self._task, do="found", name=self._task.slug)["found"]
+        """Of the others: its own is in its /etc/hosts. Who is not connected has none."""
+        found = any(self._ask(self._task, do="found", name=name)["found"] for name in self._boxes.peers(self._task))
         return "names are found again" if found else ""
 
 
-class Fills(OfBox):
+class Fills(OfOne):
     """tmpfs-full: no room in /tmp, which in a container is memory."""
 
-    _left = ""
+    _left, alone = "", "without room in /tmp"
 
     def inject(self) -> None:
         self._seen = self._try(lambda: self._boxes.fill(self._task), "")

@@ -8,7 +8,7 @@ from .kinds import ENDING, HELD, KINDS, PASSED
 from .when import SENT
 from .words import PACKETS
 
-LOOP, TWICE = "crash-loop", "twice"
+LOOP, TWICE, MOVES = "crash-loop", "twice", "new-address"
 APART = 3
 """Steps between two faults that must not overlap."""
 KEEPS = ("late", "throttle", TWICE)
@@ -18,6 +18,7 @@ KEEPS = ("late", "throttle", TWICE)
 def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     """The same process twice; or connections are to end where another fault leaves none, so that nobody can see it.
 
+    Or somebody's connections to where a task was would stay open (see ``_half_open``).
     Or what is wrong would be undone within the ``shows`` steps that it takes to show (see ``_undone``); or a worker is
     to be gone without just where the others are held up. Or a push is to be sent, and not answered, while another fault
     asks for more than that from whoever sends it.
@@ -26,6 +27,8 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
         return True
     if KINDS[fault.kind].of == KINDS[other.kind].of == PACKETS and set(fault.links) & set(other.links):
         return True  # what one has let through the other never sees
+    if _half_open(fault, other) or _half_open(other, fault):
+        return True
     if shows and _undone(fault, other, layout=layout, shows=shows):
         return True
     begins, strikes = fault.when.step, other.when.step
@@ -38,6 +41,15 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
         touched = other.task is not None and (other.task.job == "ps" or other.task in ends)
         touched = touched or bool(ends & _ends(other))
     return fault.kind in ENDING and touched and not _apart(fault, other, layout=layout)
+
+
+def _half_open(fault: Fault, other: Fault) -> bool:
+    """A task moves to another address while its peers may not hear that their connections to the old one have ended.
+
+    TCP goes on sending to that for a quarter of an hour, and TensorFlow waits as long (docs/faults.md).
+    """
+    touched = KINDS[other.kind].of == PACKETS and fault.task in _ends(other)
+    return fault.kind == MOVES and (touched or other.kind == "disconnect")
 
 
 def _undone(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:

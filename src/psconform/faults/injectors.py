@@ -42,13 +42,14 @@ class Injector(ABC):
         ends: it has taken effect when the task has ended; see ``ended``.
         starts: it is healed by starting the task.
         lingers: its time is not over before it is seen to have taken effect, within ``effect_s``.
+        alone: what its task is while it lasts, where the end of one would end another of its kind; else empty.
         file: what it has damaged, if it is a file.
         unseen: why it may not have been seen to take effect, as far as that is known.
     """
 
     holds, ends, starts, lingers = True, False, False, False
     effect_s = 10.0
-    file = unseen = ""
+    file = unseen = alone = ""
 
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
@@ -164,6 +165,8 @@ class Late(Injector):
 
 class Stops(Injector):
     """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
+
+    alone = "stopped"
 
     def __init__(self, fault: Fault, processes: Processes) -> None:
         assert fault.task is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import count
 
 from ..layout import Task
 from .fault import Fault
@@ -34,13 +35,14 @@ class Packets(Injector):
         self._fault, self._wires, self._seed = fault, wires, seed
         self._name = f"{fault.kind}-{number}"
         self._rules: list[tuple[Task, str, tuple[str, ...]]] = []
+        self._matches: list[tuple[Task, tuple[str, ...]]] = []
         self._passing: list[tuple[Task, str]] = []
-        self._seen = ""
+        self._seen, self._before, self._lasts, self._numbers = "", 0, False, count()
 
     def inject(self) -> None:
-        fault, ask = self._fault, self._wires.ask
-        found = [match for link in fault.links for match in self._wires.matches(link)]
-        self._rules = [(task, f"{self._name}-{n}", match) for n, (task, match) in enumerate(found)]
+        fault, ask, self._lasts = self._fault, self._wires.ask, True
+        self._matches = self._now()
+        self._rules = [(task, f"{self._name}-{next(self._numbers)}", match) for task, match in self._matches]
         for task, name, match in self._rules:
             if fault.kind == "drop":
                 ask(task, do="rule", name=name, match=match, target="DROP")
@@ -48,14 +50,31 @@ class Packets(Injector):
                 mangle = {"kind": fault.kind, "amounts": dict(fault.amounts), "seed": f"{self._seed}:{fault}:{name}"}
                 ask(task, do="rule", name=name, match=match, mangle=mangle)
 
+    def _now(self) -> list[tuple[Task, tuple[str, ...]]]:
+        return [match for link in self._fault.links for match in self._wires.matches(link)]
+
+    def _follow(self) -> None:
+        """Who listens at another address by now is struck there."""
+        if self._now() == self._matches:
+            return
+        self._before += self._counted((task, name) for task, name, _ in self._rules)
+        old = self._rules
+        self.inject()
+        for task, name, _ in old:
+            self._wires.ask(task, do="unrule", name=name)
+
     def evidence(self) -> str:
-        count = self._counted((task, name) for task, name, _ in self._rules)
-        self._seen = f"{count} packets {DONE[self._fault.kind]}" if count else self._seen
+        if not self._lasts:
+            return self._seen
+        self._follow()
+        times = self._before + self._counted((task, name) for task, name, _ in self._rules)
+        self._seen = f"{times} packets {DONE[self._fault.kind]}" if times else self._seen
         return self._seen
 
     def heal(self) -> None:
         ask = self._wires.ask
         self.evidence()
+        self._lasts = False
         for task, name, match in self._rules:
             ask(task, do="unrule", name=name)
             ask(task, do="rule", name=f"{name}-after", match=match)
@@ -63,11 +82,11 @@ class Packets(Injector):
 
     def healed(self) -> str:
         """Packets pass again, on each link that the target uses."""
-        count = self._counted(self._passing)
-        if not count:
+        passed = self._counted(self._passing)
+        if not passed:
             return ""
         self._forget()
-        return f"{count} packets passed"
+        return f"{passed} packets passed"
 
     def gone(self) -> str:
         left = [name for task in {task for task, _, _ in self._rules} for name in self._names(task)]
@@ -110,13 +129,20 @@ class Rate(Injector):
         self._wires.ask(self._task, do="rate", kbit=self._kbit)
 
     def evidence(self) -> str:
-        times = int(self._wires.ask(self._task, do="waited")["times"])
+        times = self._waited()
         self._seen = f"packets had to wait {times} times" if times > 0 else self._seen
         return self._seen
+
+    def over(self) -> str:
+        """Another fault has taken its interface away, and the bucket with it."""
+        return "its interface was taken away, and the token bucket with it" if self._waited() < 0 else ""
 
     def heal(self) -> None:
         self.evidence()
         self._wires.ask(self._task, do="unrate")
 
     def healed(self) -> str:
-        return "the token bucket is gone" if self._wires.ask(self._task, do="waited")["times"] < 0 else ""
+        return "the token bucket is gone" if self._waited() < 0 else ""
+
+    def _waited(self) -> int:
+        return int(self._wires.ask(self._task, do="waited")["times"])

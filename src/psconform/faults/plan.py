@@ -27,6 +27,8 @@ from .short import RESTART_AFTER
 from .when import MAX_S, SENT, When
 from .words import DATA, DISK, NETWORK, PACKETS
 
+AGAIN = {"crash-loop": "it is started again, and again", "new-address": "it is started again elsewhere"}
+"""Kinds that are nothing without a start, and why."""
 AMOUNTS = tuple(sorted({name for kind in KINDS.values() for name in kind.amounts}))
 
 
@@ -142,8 +144,8 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
     again = RESTART_AFTER if entry.restart_after is None else entry.restart_after
     if entry.restart_after is not None and not kind.restarts:
         raise BadInput(f"{place}: restart_after", f"is not for {entry.kind}", value=entry.restart_after)
-    if entry.kind == "crash-loop" and again == "never":
-        raise BadInput(f"{place}: restart_after", "must be a time: it is started again, and again", value=again)
+    if entry.kind in AGAIN and again == "never":
+        raise BadInput(f"{place}: restart_after", f"must be a time: {AGAIN[entry.kind]}", value=again)
     if entry.kind == "late" and lasts == 0:
         raise BadInput(f"{place}: for", "must be longer than 0s: it would be there with the others", value=entry.lasts)
     common: dict[str, Any] = {

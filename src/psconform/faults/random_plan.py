@@ -64,7 +64,7 @@ AMOUNTS: dict[str, tuple[int, ...]] = {
     "times": (2, 3),
     "lives_ms": (0, 100, 400),
     "percent": (20, 40),
-    "kbit_per_s": (200, 2000),
+    "kbit_per_s": (100, 200),  # what a small model's traffic exceeds
 }
 QUOTAS = (5, 10)
 """Percent of a CPU: of more, a task that mostly waits may not notice in half a second."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import PsconformError
@@ -15,8 +15,8 @@ from .pods import Helper
 
 ROOM = 32 << 20
 """Bytes that a container may take beyond what it has, before it is out of memory."""
-EATS = "exec tail /dev/zero"
-"""Takes memory until there is none: the kernel ends whoever has most of it, which is the task."""
+EATS = "echo 1000 > /proc/1/oom_score_adj; exec tail /dev/zero"
+"""Takes memory until there is none, and asks the kernel to end the task then, even if that is smaller."""
 FULL, BYTE = "/tmp/.psconform-full", "/tmp/.psconform-byte"
 FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"
 EMPTIES = f"rm -f {FULL}; echo x > {BYTE} && rm -f {BYTE}"
@@ -30,7 +30,7 @@ class Boxes:
     Args:
         api: a docker.APIClient.
         of: the container of a task that runs; empty: it does not.
-        helper: the helper of a task's pod.
+        helpers: the helpers of the tasks' pods.
         network: name of the run's network.
         allowed: what a task may use, as its layout says.
     """
@@ -40,11 +40,19 @@ class Boxes:
         api: Any,
         *,
         of: Callable[[Task], str],
-        helper: Callable[[Task], Helper],
+        helpers: Mapping[Task, Helper],
         network: Callable[[], str],
         allowed: Callable[[Task], Resources],
     ) -> None:
-        self._api, self._of, self._helper, self._network, self._allowed = api, of, helper, network, allowed
+        self._api, self._of, self._helpers, self._network, self._allowed = api, of, helpers, network, allowed
+
+    def container(self, task: Task) -> str:
+        """Which it runs in; a task that is started again has another. Empty: none."""
+        return self._of(task)
+
+    def peers(self, task: Task) -> tuple[str, ...]:
+        """By what names the others are found."""
+        return tuple(name for other, helper in self._helpers.items() if other != task for name in helper.names)
 
     def pause(self, task: Task, *, on: bool = True) -> None:
         """Freeze all its processes, or let them go on."""
@@ -103,11 +111,11 @@ class Boxes:
     def disconnect(self, task: Task) -> None:
         """Take the interface away from its pod."""
         with told(f"{task} cannot be disconnected"):
-            self._api.disconnect_container_from_network(self._helper(task).id, self._network())
+            self._api.disconnect_container_from_network(self._helpers[task].id, self._network())
 
     def connect(self, task: Task, *, anew: bool = False) -> str:
         """Give its pod an interface again, with the address that it had, or another one; returns the address."""
-        helper = self._helper(task)
+        helper = self._helpers[task]
         with told(f"{task} cannot be connected"):
             address = self._another(helper.ip) if anew else helper.ip
             self._api.connect_container_to_network(

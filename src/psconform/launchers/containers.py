@@ -86,7 +86,7 @@ class DockerLauncher:
         self.boxes = Boxes(
             self._api,
             of=self._id_of,
-            helper=self._helpers.__getitem__,
+            helpers=self._helpers,
             network=lambda: self._network,
             allowed=self._allowed,
         )

@@ -104,7 +104,7 @@ def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) 
 
 
 def _with(plan: Plan, faults: tuple[Fault, ...]) -> Plan:
-    check_faults(faults, containers=plan.containers is not None)
+    check_faults(faults, containers=plan.containers)
     check_phases(faults, plan.target)
     return dataclasses.replace(plan, faults=faults)
 

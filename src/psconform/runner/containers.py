@@ -30,6 +30,11 @@ class Containers:
     gpus: bool = False
     boxes: tuple[tuple[Task, Box], ...] = ()
 
+    def cpus_of(self, task: Task) -> float:
+        """How many its container may use; 0: all that there are."""
+        boxes = dict(self.boxes)
+        return boxes[task].resources.cpus if task in boxes else dict(self.limits).get(task.job, Resources()).cpus
+
 
 def containers_of(
     launcher: str, image: str, *, limits: Limits = (), layout: Layout, target: Target

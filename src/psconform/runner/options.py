@@ -15,6 +15,7 @@ from ..launchers.launcher import DOCKER
 from ..layout import Layout
 from ..targets.target import Target
 from ..times import spell
+from .containers import Containers
 
 LEARNING_RATES = {
     "digits": {"sgd": 0.1, "momentum": 0.01, "adam": 0.001},
@@ -29,6 +30,8 @@ USED_BY = {
     "delay": ("digits", "quadratic"),
     "condition": ("quadratic",),
 }
+
+QUOTA = "cpu-quota"
 
 
 def check_types(*, texts: dict[str, Any], whole: dict[str, Any], numbers: dict[str, Any]) -> None:
@@ -99,12 +102,17 @@ def check_batches(
             raise BadInput(fault.place, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
 
 
-def check_faults(faults: tuple[Fault, ...], *, containers: bool = False) -> None:
+def check_faults(faults: tuple[Fault, ...], *, containers: Containers | None = None) -> None:
     """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
     refuse_twice(faults)
     for fault in faults:
-        if KINDS[fault.kind].of in (CONTAINER, PACKETS) and not containers:
+        if KINDS[fault.kind].of in (CONTAINER, PACKETS) and containers is None:
             raise BadInput(fault.place, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
+        percent = dict(fault.amounts).get("percent", 0)
+        most = containers.cpus_of(fault.task) if containers is not None and fault.task is not None else 0
+        if fault.kind == QUOTA and most and percent >= 100 * most:
+            problem = f"must be less than the {round(100 * most)} that its layout leaves it"
+            raise BadInput(f"{fault.place}: percent", problem, value=percent)
     _refuse_undoing(faults)
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 

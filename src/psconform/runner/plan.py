@@ -258,7 +258,7 @@ def make_plan(
         raise BadInput("--compression", "needs a ps", value=compression)
     short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
     planned = (*short, *by_plan)
-    check_faults(planned, containers=containers is not None)
+    check_faults(planned, containers=containers)
     check_links(planned, found)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)

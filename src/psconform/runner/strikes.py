@@ -239,7 +239,7 @@ class Strikes:
         self._release(arrival)
 
     def _strike(self, state: _State, arrival: Arrival | None) -> None:
-        refused = state.injector.refused() or self._stopped_by_another(state)
+        refused = state.injector.refused() or self._by_another(state)
         if refused and state.again is not None:
             state.status = "healed"
             return
@@ -256,15 +256,14 @@ class Strikes:
         state.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         state.on_ns = time.monotonic_ns()
 
-    def _stopped_by_another(self, state: _State) -> str:
+    def _by_another(self, state: _State) -> str:
         """The end of one stop ends the other, which would count for a time when nobody was stopped."""
-        if state.fault.kind != "stop":
+        if not state.injector.alone or state.fault.task is None:
             return ""
-        others = (
-            other for other in self._states if other.fault.kind == "stop" and other.fault.task == state.fault.task
-        )
-        stopped = any(other.status in ("striking", "struck") for other in others)
-        return f"{state.fault.task} was stopped already" if stopped else ""
+        same = state.fault.kind, state.fault.task
+        others = (other for other in self._states if (other.fault.kind, other.fault.task) == same)
+        lasts = any(other.status in ("striking", "struck", "healing") for other in others)
+        return f"{state.fault.task} was {state.injector.alone} already" if lasts else ""
 
     def _watch_push(self, state: _State) -> None:
         """Strike once the push has been sent; then the answers may come, or find nobody."""
