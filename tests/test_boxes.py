@@ -1,6 +1,7 @@
 """What the engine is told to do to a container, and a helper that is slow to answer. Nothing is started."""
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -12,6 +13,7 @@ from psconform.errors import PsconformError
 from psconform.launchers import boxes, pods
 from psconform.launchers.blueprint import Resources
 from psconform.launchers.boxes import Boxes
+from psconform.launchers.containers import DockerLauncher
 from psconform.layout import Task
 
 WORKER = Task("worker", 0)
@@ -79,6 +81,17 @@ def test_tmp_is_not_filled_where_the_kernel_would_end_the_task_for_it(api, monke
     made(api, memory=500 * MIB).fill(WORKER)
     made(api, memory=300 * MIB).fill(WORKER, on=False)
     assert len(api.ran) == 2
+
+
+def test_what_tasks_could_not_read_is_said_before_anything_starts(monkeypatch):
+    """psconform writes as root, tasks are somebody else in their containers."""
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(PsconformError, match=r"umask 027 hides .* \(by 005\) from tasks, which are user 10001"):
+            DockerLauncher()
+    finally:
+        os.umask(before)
 
 
 def test_a_helper_that_is_slow_once_answers_the_next_request(monkeypatch):

@@ -89,8 +89,10 @@ def test_lists(monkeypatch, capfd, what, names):
 
 def test_of_faults_that_take_containers_it_is_said_that_no_engine_is_there():
     done = call("list", "faults", "--json", DOCKER_HOST="unix:///nowhere/docker.sock")
-    lacks = {row["name"]: row["lacks here"] for row in json.loads(done.stdout)}
-    assert lacks["pause"].endswith("--launcher docker; no Docker engine: there is no /nowhere/docker.sock")
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["pause"]["of"] == "container (--launcher docker)"
+    lacks = {name: row["lacks here"] for name, row in rows.items()}
+    assert lacks["pause"] == "no Docker engine: there is no /nowhere/docker.sock"
     assert "Docker engine" not in lacks["kill"]
 
 

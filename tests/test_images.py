@@ -73,6 +73,15 @@ def test_what_cannot_be_loaded_is_named(tmp_path):
         images.load(tmp_path)
     with pytest.raises(BadInput, match="is not there"):
         images.load(tmp_path / "none")
+    (tmp_path / "text").write_text("no archive")
+    with pytest.raises(BadInput, match="text: is no archive of images"):
+        images.load(tmp_path / "text")
+
+
+@pytest.mark.parametrize("path", ["/", "", "."])
+def test_a_folder_is_no_file_for_images(path):
+    with pytest.raises(BadInput, match="FILE: is a folder: name the file to be written"):
+        images.save(Path(path))
 
 
 def test_what_the_compose_file_mounts_comes_with_the_package():

@@ -54,6 +54,7 @@ def test_what_is_kept_of_a_file_says_the_same(path, tmp_path):
         (SMALL + "[master]\ncount = 1\n", "top level: unknown field, got 'master'"),
         (SMALL + 'memory = "2GB"\n', "worker.memory: must be a whole number with its unit"),
         (SMALL + 'memory = "1KiB"\n', "worker.memory: must be at least 6MiB, got '1KiB'"),
+        (SMALL + "cpus = 0.001\n", "worker.cpus: must be at least 0.01, or 0: all that there are, got 0.001"),
         (SMALL + "cpus = -1.0\n", "worker.cpus: Input should be greater than or equal to 0, got -1.0"),
         (SMALL + "gpus = 17\n", "worker.gpus: Input should be less than or equal to 16, got 17"),
         (SMALL.replace("2", '"2"'), "worker.count: Input should be a valid integer, got '2'"),
@@ -102,6 +103,19 @@ def test_limits_come_back_with_a_replay(tmp_path):
     assert again.layout == plan.layout
     assert f"--layout {plan.out / FILE} --update sync --emulate-gpus" in plan.repeat
     assert make_plan(out=tmp_path, layout=str(plan.out / FILE), **options).containers == plan.containers
+    text = (folder / FILE).read_text(encoding="utf-8")
+    (folder / FILE).write_text(text.replace("count = 1", "count = 3"), encoding="utf-8")
+    with pytest.raises(BadInput, match="is not of the tasks that this run had, got 'ps=3,worker=2,gpus=2'"):
+        stored_plan(folder, out=tmp_path / "again")
+    (folder / FILE).unlink()
+    with pytest.raises(BadInput, match=r"had tasks that were limited, and has no layout\.toml"):
+        stored_plan(folder, out=tmp_path / "again")
+
+
+def test_a_folder_that_containers_could_not_mount_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="--out: must have no colon in its path"):
+        make_plan(out=tmp_path / "a:b" / "run", launcher="docker")
+    make_plan(out=tmp_path / "a:b" / "run")
 
 
 def test_each_worker_has_gpus_of_its_own():

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from .errors import PsconformError
 from .faults import faketime, mount
 from .faults.server import find, ways
+from .launchers.engine import engine, told
 from .launchers.gpus import gpus
 from .targets.compose_file import HINT, compose
 
@@ -80,13 +81,11 @@ def _fuse() -> Finding:
 
 def _docker() -> Finding:
     purpose = "clusters in containers (not needed for local processes)"
-    client = shutil.which("docker")
-    if client is None:
-        return Finding("docker", False, "", purpose, "install Docker Engine (Debian: apt-get install docker.io)")
-    version = _output([client, "version", "--format", "{{.Server.Version}}"])
-    if not version:
-        return Finding("docker", False, "", purpose, "the client is there, no engine answers: start dockerd")
-    return Finding("docker", True, version, purpose)
+    try:
+        with told("the engine does not say its version"):
+            return Finding("docker", True, str(engine().version()["Version"]), purpose)
+    except PsconformError as error:
+        return Finding("docker", False, "", purpose, str(error))
 
 
 def _compose() -> Finding:

@@ -83,6 +83,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
     launcher: str = "process"
     image: str = ""  # of containers; empty: the trainer's own
+    limited: bool = False  # what they may use is in layout.toml
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

@@ -59,6 +59,9 @@ class DockerLauncher:
     ) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
+        if self.others and (hides := _umask() & 0o005):
+            problem = f"umask {_umask():03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
+            raise PsconformError(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
         self._api, self._limits, self._boxes = engine(), limits or {}, boxes or {}
         self._own = trainer_image(gpu=gpus and not image)
         self._image = image or self._own
@@ -382,3 +385,10 @@ class _Process:
     running: Running
     pid: int  # in its pod; 0: it had ended before it could be asked for
     second: bool
+
+
+def _umask() -> int:
+    """That of this process, which can be read only by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

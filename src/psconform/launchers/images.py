@@ -13,6 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -124,6 +125,8 @@ def need(name: str, *, own: bool) -> None:
 
 def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     """Write all images of psconform to one file, for ``load`` or ``docker load``; raises PsconformError, BadInput."""
+    if path.is_dir() or not path.name:
+        raise BadInput("FILE", "is a folder: name the file to be written", value=str(path))
     kept = images()
     if not kept:
         raise PsconformError("there is no image to save: psconform images build makes them")
@@ -149,6 +152,10 @@ def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
 def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     """Load what ``save`` has written; raises BadInput, PsconformError."""
     try:
+        if path.is_file() and not tarfile.is_tarfile(path):
+            raise BadInput(
+                str(path), "is no archive of images", hint="psconform images save, or docker save, makes one"
+            )
         with path.open("rb") as file, told(f"{path} cannot be loaded"):
             for said in engine().load_image(_Told(file, say), quiet=True):
                 if "error" in said:

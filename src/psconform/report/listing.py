@@ -56,15 +56,15 @@ def _faults() -> Rows:
         engine()
         no_engine = ""
     except PsconformError as error:
-        no_engine = f"; {str(error).partition('. ')[0]}"  # without how to get one, which doctor says
+        no_engine = str(error).partition(". ")[0]  # without how to get one, which doctor says
     return [
         {
             "name": name,
-            "of": kind.of,
+            "of": f"{kind.of} (--launcher docker)" if kind.lacks == IN_CONTAINERS else kind.of,
             "about": kind.about,
             "evidence": kind.evidence,
             "amounts": ", ".join(f"{name} ({amount.usual})" for name, amount in kind.amounts.items()),
-            "lacks here": kind.lacks + (no_engine if kind.lacks == IN_CONTAINERS else ""),
+            "lacks here": no_engine if kind.lacks == IN_CONTAINERS else kind.lacks,
         }
         for name, kind in KINDS.items()
     ]

@@ -16,7 +16,7 @@ from ..faults.plan import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
 from ..layout import Layout
 from ..targets.reference import find_target
-from .containers import containers_of
+from .containers import Limits, containers_of
 from .layout_file import FILE, read_layout
 from .options import check_faults, check_phases
 from .plan import FAULTS, Plan
@@ -35,7 +35,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
     manifest = Manifest.read(folder)
     workload, layout = manifest.workload, manifest.layout
     name = manifest.target if manifest.target == "reference" else manifest.source
-    limits = read_layout(folder / FILE).limits if (folder / FILE).is_file() else ()
+    limits = _limits(folder, manifest)
     target = find_target(
         name,
         defect=manifest.defect,
@@ -54,7 +54,9 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
         spelled=name,
-        containers=containers_of(manifest.launcher, manifest.image, limits=limits, layout=layout, target=target),
+        containers=containers_of(
+            manifest.launcher, manifest.image, limits=limits, layout=layout, target=target, out=out
+        ),
     )
     if not manifest.faults:
         return plan
@@ -65,6 +67,19 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         problem = f"is not what this run had: {', '.join(said) or 'no faults'}"
         raise BadInput(str(folder / FAULTS), problem, hint=f"It had {', '.join(manifest.faults)}")
     return _with(plan, faults)
+
+
+def _limits(folder: Path, manifest: Manifest) -> Limits:
+    """What its tasks might use; raises BadInput where that is not known any more."""
+    if not (folder / FILE).is_file():
+        if manifest.limited:
+            raise BadInput(str(folder), f"had tasks that were limited, and has no {FILE}")
+        return ()
+    file = read_layout(folder / FILE)
+    if file.text != manifest.layout.text:
+        problem = "is not of the tasks that this run had"
+        raise BadInput(str(folder / FILE), problem, value=file.text, choices=(manifest.layout.text,))
+    return file.limits
 
 
 def changed(plan: Plan, *, layout: Layout, steps: int, faults: Sequence[Fault]) -> Plan:

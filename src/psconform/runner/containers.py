@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import BadInput, PsconformError
 from ..launchers.blueprint import Box, Resources
@@ -37,7 +38,7 @@ class Containers:
 
 
 def containers_of(
-    launcher: str, image: str, *, limits: Limits = (), layout: Layout, target: Target
+    launcher: str, image: str, *, limits: Limits = (), layout: Layout, target: Target, out: Path
 ) -> Containers | None:
     """Whether tasks run in containers, and in which: of an image that is named here or in the target's file.
 
@@ -46,7 +47,10 @@ def containers_of(
     """
     if launcher not in LAUNCHERS:
         raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
-    if (launcher == DOCKER or isinstance(target, ComposeTarget)) and target.uses("here"):
+    contained = launcher == DOCKER or isinstance(target, ComposeTarget)
+    if contained and ":" in str(out.resolve()):
+        raise BadInput("--out", "must have no colon in its path: containers could not mount it", value=str(out))
+    if contained and target.uses("here"):
         problem = f"a command of {target.name} takes {{here}}, a folder of this machine, which containers do not see"
         hint = "Name an image that has what it needs (--image), and where that is in it"
         raise BadInput("--launcher", problem, value=DOCKER, hint=hint)

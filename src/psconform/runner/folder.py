@@ -74,6 +74,7 @@ def manifest_of(plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
         shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
         launcher=PROCESS if plan.containers is None else DOCKER,
         image="" if plan.containers is None else plan.containers.image,
+        limited=plan.limited,
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},

@@ -20,6 +20,8 @@ FILE = "layout.toml"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 LEAST_MEMORY = 6 << 20
 """The engine refuses a task less memory than this."""
+LEAST_CPUS = 0.01
+"""The kernel shares out no less than a millisecond of each period."""
 _SIZE = re.compile(r"(\d{1,7})(KiB|MiB|GiB)")
 
 
@@ -96,6 +98,10 @@ def _resources(path: Path, name: str, job: _Job) -> Resources:
     }
     if 0 < sizes["memory"] < LEAST_MEMORY:
         raise BadInput(f"{path}: {name}.memory", "must be at least 6MiB", value=job.memory)
+    if 0 < job.cpus < LEAST_CPUS:
+        raise BadInput(
+            f"{path}: {name}.cpus", f"must be at least {LEAST_CPUS}, or 0: all that there are", value=job.cpus
+        )
     return Resources(cpus=job.cpus, **sizes)
 
 

@@ -245,7 +245,9 @@ def make_plan(
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.fits(shape)
     found.claimed(shape)
-    containers = containers_of(launcher, image, limits=() if file is None else file.limits, layout=shape, target=found)
+    containers = containers_of(
+        launcher, image, limits=() if file is None else file.limits, layout=shape, target=found, out=out
+    )
     by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers is not None)
     counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
