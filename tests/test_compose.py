@@ -92,6 +92,15 @@ def test_commands_are_words_with_what_variables_stand_for(file):
     assert worker.argv == ("python", "train.py", "--job", "worker")
 
 
+def test_an_environment_may_be_said_for_all_or_for_a_job_and_a_service_has_the_last_word(file):
+    of_all = "  name: mine\n  env: {B: all, C: all, D: all}\n  jobs: {worker: {env: {C: '{task}'}}}\n"
+    target = load_compose(file(FILE.replace("  name: mine\n", of_all)))
+    addresses = {Task("ps", 0): "p:1", Task("worker", 0): "w:2"}
+    layout, workload = Layout(ps=1, workers=1, update="async"), {"steps": 7, "seed": 0, "workload": "ledger"}
+    env = dict(target.command(Task("worker", 0), addresses, layout=layout, workload=workload).env)
+    assert (env["B"], env["C"], env["D"]) == ("x=y", "worker:0", "all")
+
+
 def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
     plan = make_plan(f"compose:{file()}", out=tmp_path / "run", update="async")
     assert plan.layout.text == "ps=1,worker=1"
@@ -132,12 +141,47 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
         (
             "container_name: parameters",
             "container_name: PsConformStandsFor_task_",
-            "a name cannot be made of a placeholder",
+            "services.server.container_name: cannot be made of a placeholder, got '${PSCONFORM_TASK}'",
         ),
         ("    mem_limit: 512m\n", "    mem_limit: much\n", "services.a.mem_limit: is no size in bytes"),
-        ("    cpus: 1.5\n", "    cpus: 0.5x\n", "services.a.cpus: must be a number of CPUs, not below 0, got '0.5x'"),
-        ("    cpus: 1.5\n", "    cpus: -1\n", "services.a.cpus: must be a number of CPUs, not below 0, got -1"),
-        ("    cpus: 1.5\n", "    cpus: .inf\n", "services.a.cpus: must be a number of CPUs, not below 0, got inf"),
+        (
+            "    mem_limit: 512m\n",
+            "    mem_limit: 1k\n",
+            "a.mem_limit: must be at least 6 MiB, or 0, got '1k'",
+        ),
+        *(
+            (
+                "    cpus: 1.5\n",
+                f"    cpus: {cpus}\n",
+                "a.cpus: must be a number of CPUs, not below 0.01, or 0",
+            )
+            for cpus in ("0.5x", "-1", ".inf", "0.001")
+        ),
+        ("entrypoint: [python, train.py]", "entrypoint: []", "services.a.entrypoint: is empty, which takes away"),
+        ('command: ["--job", "PsConformStandsFor_job_"]', 'command: ""', "services.a.command: is empty, which takes"),
+        ("    working_dir: /app\n", '    tmpfs: ["/tmp", "/scratch:size=1m"]\n', "services.a.tmpfs: cannot be had"),
+        (
+            "    working_dir: /app\n",
+            "    working_dir: /PsConformStandsFor_job_\n",
+            "got '/${PSCONFORM_JOB}'; valid",
+        ),
+        (
+            "trainer:1\n    labels: [",
+            "trainer:PsConformStandsFor_steps_\n    labels: [",
+            "a.image: cannot be made",
+        ),
+        ("  name: mine\n", "  name: mine\n  image: x:1\n", "x-psconform.image: is said by the services, got 'x:1'"),
+        ("  name: mine\n", "  name: mine\n  jobs: {ps: hello}\n", "x-psconform.jobs.ps: must be a table, got 'hello'"),
+        (
+            "  name: mine\n",
+            "  name: mine\n  jobs: {ps: {command: 5}}\n",
+            "jobs.ps.command: is said by the",
+        ),
+        (
+            "  tf_config: true\n",
+            "  cluster_spec: shared\n  learning_rate: 1.0\n",
+            "x-psconform.cluster_spec: must be own where services know each other by name",
+        ),
         ("image: team/trainer:1\n    labels: [", "labels: [", "services.a.image: is missing"),
         ("worker:0", "worker:1", "are no cluster of ps and workers, each from 0, got 'ps:0, worker:1'"),
         ("worker:0", "ps:0", "server is psconform.task, too, got 'ps:0'"),

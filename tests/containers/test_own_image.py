@@ -35,6 +35,16 @@ def test_the_command_line_comes_first(image, session, tmp_path):
     assert run.valid, run.explain()
 
 
+def test_of_a_small_trainer_too_the_kernel_ends_the_task(image, session, tmp_path):
+    """Not the program that takes the memory, which is larger."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[fault]]\nkind = "oom"\ntask = "worker:1"\nat = 5\nrestart_after = "never"\n')
+    options = {"update": "async", "steps": 20, "faults": plan, "launcher": "docker", "session": session}
+    run = judge(target(tmp_path, image=image), out=tmp_path / "run", **options)
+    (fault,) = run.as_dict()["faults"]
+    assert fault["evidence"].startswith("the kernel ended it: it was out of memory (OOM) at ")
+
+
 def test_a_folder_of_this_machine_is_not_there(tmp_path):
     with pytest.raises(BadInput, match=r"takes \{here\}, a folder of this machine, which containers do not see"):
         judge(SOURCE / "target.toml", launcher="docker", out=tmp_path / "run")

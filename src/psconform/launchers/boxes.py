@@ -15,7 +15,10 @@ from .pods import Helper
 
 ROOM = 32 << 20
 """Bytes that a container may take beyond what it has, before it is out of memory."""
-EATS = "echo 1000 > /proc/1/oom_score_adj; exec tail /dev/zero"
+EATS = (
+    "for task in /proc/[0-9]*; do [ $task = /proc/$$ ] || echo 1000 > $task/oom_score_adj; done 2>/dev/null; "
+    "exec tail /dev/zero"
+)
 """Takes memory until there is none, and asks the kernel to end the task then, even if that is smaller."""
 FULL, BYTE = "/tmp/.psconform-full", "/tmp/.psconform-byte"
 FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"

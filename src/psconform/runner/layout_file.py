@@ -13,15 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import BadInput
 from ..launchers.blueprint import Resources
 from ..layout import MAX_GPUS, MAX_TASKS, Layout
+from ..targets.compose_file import LEAST_CPUS, LEAST_MEMORY
 from .containers import Limits
 
 FILE = "layout.toml"
 """In the run folder, if tasks were limited."""
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-LEAST_MEMORY = 6 << 20
-"""The engine refuses a task less memory than this."""
-LEAST_CPUS = 0.01
-"""The kernel shares out no less than a millisecond of each period."""
 _SIZE = re.compile(r"(\d{1,7})(KiB|MiB|GiB)")
 
 

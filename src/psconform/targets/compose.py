@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import BadInput
 from ..layout import Command, Layout, Task
 from ..probe import UNIT
-from .compose_file import parse_size, read_extension, resolve
+from .compose_file import LEAST_CPUS, LEAST_MEMORY, parse_size, read_extension, resolve
 from .target import PLACEHOLDERS, Addresses, Target, fill, tf_config
 from .toml import target_from
 
@@ -42,6 +42,8 @@ LEFT = frozenset(
 """What says how a service is started and reached, which is psconform's to decide, or which privileges it lacks."""
 _MARK = "PsConformStandsFor"
 _MARKED = re.compile(rf"{_MARK}_([a-z_]+)_")
+FILLED = ("command", "entrypoint", "environment")
+"""Where placeholders are filled in."""
 HOSTS = ("ps_hosts", "worker_hosts", "hosts")
 
 
@@ -108,7 +110,8 @@ class ComposeTarget(Target):
         """The command of a task's service, with what its variables stand for; empty: the image's."""
         service = (self.services or {})[task]
         values = self._values(task, addresses, layout=layout, workload=workload, listens=listens or addresses[task])
-        env = {key: fill(text, values, place=f"{service.name}: {key}") for key, text in service.env}
+        said = dict((*self.jobs[task.job].env, *service.env))  # nearer is stronger
+        env = {key: fill(text, values, place=f"{service.name}: {key}") for key, text in said.items()}
         if self.tf_config:
             env["TF_CONFIG"] = tf_config(task, addresses)
         argv = tuple(fill(part, values, place=f"{service.name}: command") for part in service.command)
@@ -140,6 +143,9 @@ def load_compose(path: Path) -> ComposeTarget:
     rate = raw.pop("learning_rate", None)
     target = _described(path, raw, services)
     found = ComposeTarget(**target, services=dict(sorted(services.items())))
+    if found.fixed and found.shared:
+        problem = "must be own where services know each other by name: each is diverted in its own network"
+        raise BadInput(f"{path}: {EXTENSION}.cluster_spec", problem, value="shared", choices=("own",))
     if rate is not None:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e6:
             raise BadInput(f"{path}: {EXTENSION}.learning_rate", "must be a positive number", value=rate)
@@ -156,7 +162,14 @@ def _described(path: Path, raw: dict[str, Any], services: Mapping[Task, Service]
     jobs = raw.pop("jobs", {})
     if not isinstance(jobs, dict):
         raise BadInput(f"{path}: {EXTENSION}.jobs", "must be a table", value=jobs)
-    made: dict[str, Any] = {job: dict(jobs[job]) for job in jobs if isinstance(jobs[job], dict)}
+    for job, of in jobs.items():
+        if not isinstance(of, dict):
+            raise BadInput(f"{path}: {EXTENSION}.jobs.{job}", "must be a table", value=of)
+        if "command" in of:
+            raise BadInput(f"{path}: {EXTENSION}.jobs.{job}.command", "is said by the services", value=of["command"])
+    if "image" in raw:
+        raise BadInput(f"{path}: {EXTENSION}.image", "is said by the services", value=raw["image"])
+    made: dict[str, Any] = {job: dict(of) for job, of in jobs.items()}
     for task, service in services.items():
         words = [*service.command, *(text for _, text in service.env)]
         job = made.setdefault(task.job, {})
@@ -179,6 +192,7 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
     for key, value in (given | others).items():
         if key not in TAKEN and key not in LEFT and not key.startswith("x-"):
             raise BadInput(f"{place}.{key}", "cannot be had in a judged run", value=value, choices=TAKEN)
+    _check_words(content, place=place)
     if not given.get("image"):
         raise BadInput(f"{place}.image", "is missing", hint="Build it, and name it here: psconform starts containers")
     entrypoint, command = (_words(given.get(key)) for key in ("entrypoint", "command"))
@@ -196,7 +210,7 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
         working_dir=str(given.get("working_dir", "")),
         port=int(port),
         cpus=cpus,
-        memory=parse_size(given.get("mem_limit") or limits.get("memory", 0), place=f"{place}.mem_limit"),
+        memory=_memory(given.get("mem_limit") or limits.get("memory", 0), place=f"{place}.mem_limit"),
         shared_memory=parse_size(given.get("shm_size", 0), place=f"{place}.shm_size"),
     )
 
@@ -212,18 +226,39 @@ def _others(given: Mapping[str, Any], *, place: str) -> tuple[str, ...]:
         for key in sorted(said.keys() - {"aliases", "priority", "gw_priority"}):
             raise BadInput(f"{place}.networks", f"{key} cannot be had in a judged run", value=said[key])
     aliases = [str(alias) for said in of_networks for alias in said.get("aliases", ())]
-    names = tuple(filter(None, (str(given.get("container_name", "")), *aliases)))
-    for name in names:
-        if _MARKED.search(name):
-            raise BadInput(place, "a name cannot be made of a placeholder", value=_MARKED.sub(r"${PSCONFORM_\1}", name))
-    return names
+    return tuple(filter(None, (str(given.get("container_name", "")), *aliases)))
+
+
+def _check_words(content: Mapping[str, Any], *, place: str) -> None:
+    """Raises BadInput for a placeholder that psconform does not fill in, and for what looks as if it were not said."""
+    for key in sorted(content.keys() - set(FILLED)):
+        if _MARKED.search(text := str(content[key])):
+            said = _MARKED.sub(lambda match: f"${{PSCONFORM_{match[1].upper()}}}", text)
+            raise BadInput(f"{place}.{key}", "cannot be made of a placeholder", value=said, choices=FILLED)
+    for key in ("entrypoint", "command"):
+        if content.get(key) in ([], ""):
+            hint = "Say what is to be run: psconform takes an image's own only as a whole"
+            raise BadInput(
+                f"{place}.{key}", "is empty, which takes away the image's own", value=content[key], hint=hint
+            )
+    tmpfs = content.get("tmpfs") or ()
+    for mounted in [tmpfs] if isinstance(tmpfs, str) else tmpfs:
+        if str(mounted).partition(":")[0].rstrip("/") != "/tmp":
+            raise BadInput(f"{place}.tmpfs", "cannot be had in a judged run", value=mounted, choices=("/tmp",))
 
 
 def _cpus(given: Any, *, place: str) -> float:
     with contextlib.suppress(ValueError, TypeError):
-        if 0 <= (cpus := float(given)) < math.inf:
+        if not (cpus := float(given)) or LEAST_CPUS <= cpus < math.inf:
             return cpus
-    raise BadInput(place, "must be a number of CPUs, not below 0", value=given)
+    raise BadInput(place, f"must be a number of CPUs, not below {LEAST_CPUS}, or 0", value=given)
+
+
+def _memory(given: Any, *, place: str) -> int:
+    size = parse_size(given, place=place)
+    if size and size < LEAST_MEMORY:
+        raise BadInput(place, f"must be at least {LEAST_MEMORY >> 20} MiB, or 0", value=given)
+    return size
 
 
 def _said(content: Mapping[str, Any]) -> dict[str, Any]:

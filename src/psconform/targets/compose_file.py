@@ -13,6 +13,10 @@ from typing import Any
 from ..errors import BadInput, PsconformError
 
 READ_S = 60
+LEAST_MEMORY = 6 << 20
+"""The engine refuses a task less memory than this."""
+LEAST_CPUS = 0.01
+"""The kernel shares out no less than a millisecond of each period."""
 HINT = "the Compose plugin of Docker (docker compose), or Debian's docker-compose: apt-get install docker-compose"
 
 
