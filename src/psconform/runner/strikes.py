@@ -262,7 +262,8 @@ class Strikes:
             return ""
         same = state.fault.kind, state.fault.task
         others = (other for other in self._states if (other.fault.kind, other.fault.task) == same)
-        lasts = any(other.status in ("striking", "struck", "healing") for other in others)
+        there = ("striking", "struck") if state.fault.kind == "stop" else ("striking", "struck", "healing")
+        lasts = any(other.status in there for other in others)  # who was told to go on is only looked at
         return f"{state.fault.task} was {state.injector.alone} already" if lasts else ""
 
     def _watch_push(self, state: _State) -> None:
