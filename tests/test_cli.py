@@ -11,6 +11,8 @@ import pytest
 
 import psconform
 from psconform.cli import main
+from psconform.doctor import examine
+from psconform.launchers.engine import engine
 
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 
@@ -120,6 +122,13 @@ def test_doctor():
     text = call("doctor")
     assert text.returncode == 0
     assert all(part["name"] in text.stdout for part in found)
+
+
+def test_doctor_without_the_docker_sdk_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "docker", None)
+    engine.cache_clear()
+    (found,) = (part for part in examine() if part.name == "docker")
+    assert (found.found, found.advice) == (False, "containers need the docker SDK: pip install 'psconform[docker]'")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/[x]", "http://localhost:port", "no url", "http://[bad"])

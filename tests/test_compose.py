@@ -159,6 +159,11 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
         ),
         ("entrypoint: [python, train.py]", "entrypoint: []", "services.a.entrypoint: is empty, which takes away"),
         ('command: ["--job", "PsConformStandsFor_job_"]', 'command: ""', "services.a.command: is empty, which takes"),
+        (
+            "    working_dir: /app\n",
+            '    tmpfs: ["/tmp:size=1m"]\n',
+            "a.tmpfs: cannot be had in a judged run, got '/tmp:",
+        ),
         ("    working_dir: /app\n", '    tmpfs: ["/tmp", "/scratch:size=1m"]\n', "services.a.tmpfs: cannot be had"),
         (
             "    working_dir: /app\n",

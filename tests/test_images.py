@@ -1,5 +1,6 @@
 """What goes into the images: exact versions that fit what psconform asks for, and all code that tasks run."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -74,8 +75,10 @@ def test_what_cannot_be_loaded_is_named(tmp_path):
     with pytest.raises(BadInput, match="is not there"):
         images.load(tmp_path / "none")
     (tmp_path / "text").write_text("no archive")
-    with pytest.raises(BadInput, match="text: is no archive of images"):
-        images.load(tmp_path / "text")
+    (tmp_path / "cut").write_bytes(gzip.compress(bytes(range(256)) * 80)[:100])
+    for name in ("text", "cut"):
+        with pytest.raises(BadInput, match=f"{name}: is no archive of images"):
+            images.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("path", ["/", "", "."])

@@ -86,10 +86,16 @@ def test_a_quota_that_would_change_nothing_is_refused(tmp_path):
     path.write_text("[ps]\ncount = 1\n[worker]\ncount = 2\ncpus = 0.4\n")
     fault = '[[fault]]\nkind = "cpu-quota"\ntask = "worker:1"\nat = 5\nfor = "1s"\npercent = {}\n'
     options = {"layout": str(path), "launcher": "docker", "out": tmp_path / "run"}
-    with pytest.raises(BadInput, match="fault 1: percent: must be less than the 40 that its layout leaves it, got 40"):
+    with pytest.raises(BadInput, match="fault 1: percent: must be less than what its layout leaves it, got 40"):
         make_plan("reference", faults=fault.format(40), **options)
     make_plan("reference", faults=fault.format(39), **options)
     make_plan("reference", faults=fault.format(40).replace("worker:1", "ps:0"), **options)
+    path.write_text(path.read_text().replace("0.4", "0.07"))
+    with pytest.raises(BadInput, match="got 7"):
+        make_plan("reference", faults=fault.format(7), **options)
+    for seed in range(40):  # nobody has said those percents
+        plan = make_plan("reference", faults="random:cpu-quota", seed=seed, **options)
+        assert all(("percent", 5) in fault.amounts for fault in plan.faults if str(fault.task) == "worker:1")
 
 
 def test_limits_come_back_with_a_replay(tmp_path):
@@ -116,6 +122,8 @@ def test_a_folder_that_containers_could_not_mount_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--out: must have no colon in its path"):
         make_plan(out=tmp_path / "a:b" / "run", launcher="docker")
     make_plan(out=tmp_path / "a:b" / "run")
+    (tmp_path / "loop").symlink_to("loop")
+    make_plan(out=tmp_path / "loop" / "run", launcher="docker")  # that it cannot be made is said when it is made
 
 
 def test_each_worker_has_gpus_of_its_own():

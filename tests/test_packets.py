@@ -136,6 +136,30 @@ def test_who_has_moved_is_struck_where_it_is_now():
     assert strike.evidence() == "7 packets dropped"
 
 
+def test_a_rule_whose_answer_is_late_when_somebody_moves_is_taken_away_with_the_others():
+    pods, addresses = Pods(), dict(ADDRESSES)
+
+    def late(task, **said):
+        answer = pods.ask(task, **said)
+        if said.get("name") == "drop-0-1" and said["do"] == "rule":
+            raise PsconformError("its helper does not answer")
+        return answer
+
+    strike = Packets(
+        fault_of("drop", "worker:1->ps:0", 'for = "1s"'),
+        Wires(late, addresses.__getitem__, None, PROXIES),
+        number=0,
+        seed=0,
+    )
+    strike.inject()
+    addresses[SERVER] = "10.0.0.77:2222"
+    with pytest.raises(PsconformError):
+        strike.evidence()
+    assert set(pods.rules[WORKER]) == {"drop-0-0", "drop-0-1"}
+    strike.heal()
+    assert not [rule for rule in pods.rules[WORKER].values() if "target" in rule]
+
+
 def test_where_no_packet_comes_it_is_gone_when_its_rules_are():
     pods = Pods()
     strike = Packets(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), wires(pods), number=0, seed=0)
@@ -176,7 +200,7 @@ class Engine:
     def __init__(self):
         self.frozen, self.percent, self.times, self.full, self.at = False, 0, 0, "", ""
         self.running = list(TASKS)
-        self.signals, self.box = [], "one"
+        self.signals, self.box, self.emptied = [], "one", 0
 
     def container(self, task):
         return self.box if task in self.running else ""
@@ -200,6 +224,7 @@ class Engine:
         return 300 << 20
 
     def fill(self, task, *, on=True):
+        self.emptied += not on
         return "No space left on device" if on else self.full
 
     def disconnect(self, task):
@@ -358,24 +383,34 @@ def test_what_a_container_takes_with_it_is_over_when_it_ends_and_not_done_to_the
     assert strike.over() == "it has ended"
     strike.heal()
     assert (engine.frozen, engine.percent) == (kind == "pause", 20 if kind == "cpu-quota" else 0)
+    assert not engine.emptied
     assert strike.healed() == "it has ended"
 
 
-@pytest.mark.parametrize(
-    ("kind", "already"), [("pause", "paused"), ("dns", "without names"), ("cpu-quota", "short of")]
-)
+ALREADY = {
+    "pause": "paused",
+    "dns": "without names",
+    "cpu-quota": "short of CPU time",
+    "disconnect": "disconnected",
+    "tmpfs-full": "without room in /tmp",
+    "rate": "slow to send",
+}
+
+
+@pytest.mark.parametrize(("kind", "already"), ALREADY.items())
 def test_a_second_of_a_kind_while_the_first_lasts_is_none(kind, already, tmp_path):
     """It would end with the first, or the first with it."""
     engine, pods = Engine(), Pods()
     text = "".join(f'[[fault]]\nkind = "{kind}"\ntask = "worker:1"\nat = "0s"\nfor = "{n}s"\n' for n in (60, 61))
     faults = parse_plan(text, place="plan", layout=LAYOUT, steps=50)
-    sort = {"pause": Pauses, "dns": Nameless, "cpu-quota": Limits}[kind]
-    found = {fault: sort(fault, engine, engine, pods.ask) for fault in faults}
+    sort = {"pause": Pauses, "dns": Nameless, "cpu-quota": Limits, "disconnect": Disconnects, "tmpfs-full": Fills}
+    found = {fault: sort[kind](fault, engine, engine, pods.ask) for fault in faults if kind != "rate"}
+    found = found or {fault: Rate(fault, wires(pods)) for fault in faults}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
         strikes = Strikes(found, control, log, restart=lambda _: None)
         strikes.tick(heard_s=0.0)
-    assert [f"worker:1 was {already}" in line for line in strikes.missing()][-1]
+    assert [line.endswith(f": worker:1 was {already} already") for line in strikes.missing()][-1]
     log.close()
 
 

@@ -40,10 +40,15 @@ class Packets(Injector):
         self._seen, self._before, self._lasts, self._numbers = "", 0, False, count()
 
     def inject(self) -> None:
-        fault, ask, self._lasts = self._fault, self._wires.ask, True
-        self._matches = self._now()
-        self._rules = [(task, f"{self._name}-{next(self._numbers)}", match) for task, match in self._matches]
-        for task, name, match in self._rules:
+        self._lasts = True
+        self._add()
+
+    def _add(self) -> None:
+        """A rule for each match; known before it is asked for, so that one of a late answer is taken away, too."""
+        fault, ask, self._matches = self._fault, self._wires.ask, self._now()
+        for task, match in self._matches:
+            name = f"{self._name}-{next(self._numbers)}"
+            self._rules.append((task, name, match))
             if fault.kind == "drop":
                 ask(task, do="rule", name=name, match=match, target="DROP")
             else:
@@ -58,10 +63,12 @@ class Packets(Injector):
         if self._now() == self._matches:
             return
         self._before += self._counted((task, name) for task, name, _ in self._rules)
-        old = self._rules
-        self.inject()
-        for task, name, _ in old:
+        old = list(self._rules)
+        self._add()
+        for rule in old:
+            task, name, _ = rule
             self._wires.ask(task, do="unrule", name=name)
+            self._rules.remove(rule)
 
     def evidence(self) -> str:
         if not self._lasts:
@@ -114,7 +121,7 @@ class Packets(Injector):
 class Rate(Injector):
     """rate: a token bucket for all that a task sends."""
 
-    holds, lingers = False, True
+    holds, lingers, alone = False, True, "slow to send"
 
     def __init__(self, fault: Fault, wires: Wires) -> None:
         assert fault.task is not None

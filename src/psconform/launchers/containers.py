@@ -59,8 +59,8 @@ class DockerLauncher:
     ) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
-        if self.others and (hides := _umask() & 0o005):
-            problem = f"umask {_umask():03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
+        if self.others and (hides := (mask := _umask()) & 0o005):
+            problem = f"umask {mask:03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
             raise PsconformError(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
         self._api, self._limits, self._boxes = engine(), limits or {}, boxes or {}
         self._own = trainer_image(gpu=gpus and not image)
@@ -388,7 +388,6 @@ class _Process:
 
 
 def _umask() -> int:
-    """That of this process, which can be read only by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    """That of this process, without setting it for a moment, which other threads would see."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("\nUmask:")[2].split()[0], 8)

@@ -15,6 +15,7 @@ HINT = (
     "Debian: apt-get install docker.io, then start dockerd, or let an administrator add you to the group docker; "
     "elsewhere https://docs.docker.com/engine/install"
 )
+NO_SDK = "containers need the docker SDK: pip install 'psconform[docker]'"
 LABEL = "psconform"
 """What the labels of all that psconform makes begin with."""
 OWNER_LABEL, RUN_LABEL, TASK_LABEL = f"{LABEL}.owner", f"{LABEL}.run", f"{LABEL}.task"
@@ -37,7 +38,7 @@ def engine() -> Any:
     try:
         import docker
     except ImportError:
-        raise PsconformError("containers need the docker SDK: pip install 'psconform[docker]'") from None
+        raise PsconformError(NO_SDK) from None
     path = socket_path()
     if not Path(path).exists():
         raise PsconformError(f"no Docker engine: there is no {path}. {HINT}")
@@ -50,9 +51,11 @@ def engine() -> Any:
 @contextmanager
 def told(what: str) -> Iterator[None]:
     """What the engine refuses becomes a PsconformError: ``what`` failed, and the engine's words."""
-    import docker
-    import requests
-
+    try:
+        import docker
+        import requests
+    except ImportError:
+        raise PsconformError(NO_SDK) from None
     try:
         yield
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:

@@ -10,12 +10,14 @@ import contextlib
 import hashlib
 import importlib
 import json
+import lzma
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -152,7 +154,7 @@ def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
 def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     """Load what ``save`` has written; raises BadInput, PsconformError."""
     try:
-        if path.is_file() and not tarfile.is_tarfile(path):
+        if path.is_file() and not _is_archive(path):
             raise BadInput(
                 str(path), "is no archive of images", hint="psconform images save, or docker save, makes one"
             )
@@ -165,6 +167,17 @@ def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     except OSError as error:
         raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
     return images()
+
+
+def _is_archive(path: Path) -> bool:
+    """It begins as one, maybe compressed; what zstd has made of it is the engine's to say."""
+    with path.open("rb") as file:
+        if file.read(4) == b"\x28\xb5\x2f\xfd":
+            return True
+    try:
+        return tarfile.is_tarfile(path)
+    except (EOFError, lzma.LZMAError, zlib.error):
+        return False
 
 
 class _Told:

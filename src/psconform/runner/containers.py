@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput, PsconformError
-from ..launchers.blueprint import Box, Resources
+from ..faults.fault import Fault
+from ..launchers.blueprint import PERIOD_US, Box, Resources
 from ..launchers.engine import engine, told
 from ..launchers.gpus import lacking
 from ..launchers.launcher import DOCKER, LAUNCHERS
@@ -36,6 +38,13 @@ class Containers:
         boxes = dict(self.boxes)
         return boxes[task].resources.cpus if task in boxes else dict(self.limits).get(task.job, Resources()).cpus
 
+    def hides(self, fault: Fault) -> bool:
+        """What its layout does to a task would count as this fault's: it is given no less time than it has."""
+        if fault.kind != "cpu-quota" or fault.task is None:
+            return False
+        most = round(self.cpus_of(fault.task) * PERIOD_US)
+        return 0 < most <= PERIOD_US * dict(fault.amounts)["percent"] // 100
+
 
 def containers_of(
     launcher: str, image: str, *, limits: Limits = (), layout: Layout, target: Target, out: Path
@@ -48,7 +57,7 @@ def containers_of(
     if launcher not in LAUNCHERS:
         raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
     contained = launcher == DOCKER or isinstance(target, ComposeTarget)
-    if contained and ":" in str(out.resolve()):
+    if contained and ":" in os.path.realpath(out):
         raise BadInput("--out", "must have no colon in its path: containers could not mount it", value=str(out))
     if contained and target.uses("here"):
         problem = f"a command of {target.name} takes {{here}}, a folder of this machine, which containers do not see"

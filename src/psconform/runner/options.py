@@ -31,8 +31,6 @@ USED_BY = {
     "condition": ("quadratic",),
 }
 
-QUOTA = "cpu-quota"
-
 
 def check_types(*, texts: dict[str, Any], whole: dict[str, Any], numbers: dict[str, Any]) -> None:
     """Values by option, as a caller of the API may give them; of numbers None is one, too. Raises BadInput."""
@@ -108,11 +106,9 @@ def check_faults(faults: tuple[Fault, ...], *, containers: Containers | None = N
     for fault in faults:
         if KINDS[fault.kind].of in (CONTAINER, PACKETS) and containers is None:
             raise BadInput(fault.place, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
-        percent = dict(fault.amounts).get("percent", 0)
-        most = containers.cpus_of(fault.task) if containers is not None and fault.task is not None else 0
-        if fault.kind == QUOTA and most and percent >= 100 * most:
-            problem = f"must be less than the {round(100 * most)} that its layout leaves it"
-            raise BadInput(f"{fault.place}: percent", problem, value=percent)
+        if containers is not None and containers.hides(fault):
+            problem = "must be less than what its layout leaves it"
+            raise BadInput(f"{fault.place}: percent", problem, value=dict(fault.amounts)["percent"])
     _refuse_undoing(faults)
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 

@@ -248,7 +248,7 @@ def make_plan(
     containers = containers_of(
         launcher, image, limits=() if file is None else file.limits, layout=shape, target=found, out=out
     )
-    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers is not None)
+    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers)
     counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
     if workload not in found.workloads:
@@ -304,7 +304,7 @@ def make_plan(
 
 
 def _planned(
-    given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target, containers: bool
+    given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target, containers: Containers | None
 ) -> tuple[Fault, ...]:
     """The faults of ``--faults``: a file, a plan's text itself, or ``random[:KINDS]``; raises BadInput."""
     if not isinstance(given, str | Path):
@@ -315,7 +315,7 @@ def _planned(
         raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if _is_drawn(given):
         phases, shared, sent = target.phases, target.shared, target.push_alone
-        return drawn_plan(
+        drawn = drawn_plan(
             str(given),
             layout=layout,
             steps=steps,
@@ -323,8 +323,9 @@ def _planned(
             phases=phases,
             shared=shared,
             sent=sent,
-            containers=containers,
+            containers=containers is not None,
         )
+        return tuple(fault for fault in drawn if containers is None or not containers.hides(fault))
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
     if isinstance(given, str) and "=" in given and not Path(given).is_file():

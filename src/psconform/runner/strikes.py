@@ -235,7 +235,10 @@ class Strikes:
                     state.status, state.since = "sending", time.monotonic()
                     state.sent = self._hold(Task.parse(arrival.task))
                 else:
-                    self._strike(state, arrival)
+                    try:
+                        self._strike(state, arrival)
+                    except PsconformError as error:
+                        self._failed(state, error)
         self._release(arrival)
 
     def _strike(self, state: _State, arrival: Arrival | None) -> None:
