@@ -46,7 +46,7 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
 def _half_open(fault: Fault, other: Fault) -> bool:
     """A task moves to another address while its peers may not hear that their connections to the old one have ended.
 
-    TCP goes on sending to that for a quarter of an hour, and TensorFlow waits as long (docs/faults.md).
+    They go on sending to it, and wait for answers, for longer than anybody calls no hang (docs/faults.md).
     """
     touched = KINDS[other.kind].of == PACKETS and fault.task in _ends(other)
     return fault.kind == MOVES and (touched or other.kind == "disconnect")
