@@ -74,6 +74,16 @@ def until(condition, *, seconds=20.0):
     return found
 
 
+def below(pid, word):
+    """Processes that one has started, and those have, with this in their command line; others may end meanwhile."""
+    found = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if word in " ".join(process.cmdline()):
+                found.add(process)
+    return found
+
+
 def gone(process):
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() == psutil.STATUS_ZOMBIE

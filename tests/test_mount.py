@@ -25,7 +25,7 @@ from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.runner.mount import mounted
 
-from .test_interrupt import RUN, command, until
+from .test_interrupt import RUN, below, command, until
 from .test_interrupt import gone as is_gone
 
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
@@ -286,12 +286,7 @@ def test_a_file_system_that_ends_is_an_error(folder):
     with contextlib.suppress(PsconformError), mounted(folder, whose=lambda group: "") as disk:
         fault = breaks("full", disk)
         fault.inject()
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # another one has ended meanwhile
-                if "psconform.faults.passthrough" in process.cmdline():
-                    found.append(process)
-        (process,) = found
+        (process,) = below(os.getpid(), "psconform.faults.passthrough")
         process.kill()
         with pytest.raises(PsconformError, match=r"the file system over .* has ended; it said last: "):
             wait_for_ever(fault.evidence)

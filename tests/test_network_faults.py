@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
-from .test_interrupt import until
+from .test_interrupt import below, until
 
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 LONG_S = 120.0
@@ -135,12 +134,7 @@ def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
 
 def servers(pid):
     """The Toxiproxy servers that a process has started; other tests may have theirs at the same time."""
-    found = set()
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # another one of its children has ended meanwhile
-            if "toxiproxy-server" in " ".join(process.cmdline()):
-                found.add(process)
-    return found
+    return below(pid, "toxiproxy-server")
 
 
 def tasks_of(folder):
