@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from psconform import doctor
 from psconform.api import Run
-from psconform.errors import PsconformError
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS, check_available
+from psconform.faults.kinds import KINDS
 from psconform.faults.plan import plan_text
 from psconform.faults.when import SENT
 from psconform.faults.words import NETWORK
-from psconform.plugin import chosen
+from psconform.plugin import chosen, need
 from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
@@ -41,33 +39,26 @@ def crossed(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def lacking(kind: str) -> str:
-    """What this machine lacks for a kind of fault; of containers nothing: their image has it.
+def part_of(kind: str) -> str:
+    """The part of the machine that a kind of fault takes, as `psconform.doctor.PARTS` names it; empty if it takes none.
 
-    Not to be asked before a test runs: of the network, a Toxiproxy is set up if there is none.
+    Of containers none: their image has it.
     """
+    fault = KINDS[kind]
     if chosen.launcher == "docker":
         return ""
-    return _no_proxies() if KINDS[kind].of == NETWORK else KINDS[kind].lacks
+    return "toxiproxy" if fault.of == NETWORK else "fuse" if fault.mounts else "faketime" if fault.asked else ""
+
+
+def lacking(kind: str) -> str:
+    """What this machine lacks for a kind of fault. Not to be asked before a test runs: it may set up a Toxiproxy."""
+    part = part_of(kind)
+    return doctor.lacking(part) if part else ""
 
 
 def available(kinds: Sequence[str]) -> tuple[str, ...]:
     """Those of which this machine lacks nothing."""
     return tuple(kind for kind in kinds if not lacking(kind))
-
-
-@cache
-def _no_proxies() -> str:
-    try:
-        check_available((), proxies=True)
-        from psconform.faults.server import need  # takes an extra, which was just looked for
-
-        need()
-    except PsconformError as error:
-        if os.environ.get("TOXIPROXY_URL"):
-            raise  # there was to be one
-        return str(error)
-    return ""
 
 
 def trains(workload: str) -> pytest.MarkDecorator:
@@ -103,9 +94,8 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     say) is no failure of the target: its folder is kept until ``test_undecided.py``, which fails, and keeps them all,
     if that is more than one run in a hundred.
     """
-    proxied = [fault for fault in faults if KINDS[fault.kind].of == NETWORK or fault.when.phase == SENT]
-    if proxied and (why := lacking("stall")):
-        pytest.skip(f"{proxied[0].kind}: {why}")
+    kinds = [fault.kind for fault in faults] + ["stall" for fault in faults if fault.when.phase == SENT]
+    need(*filter(None, map(part_of, kinds)))
     plan = folder / "plan.toml"
     plan.write_text(plan_text(faults), encoding="utf-8")
     run = judge(faults=plan, **{"steps": STEPS, **options})

@@ -11,7 +11,7 @@ from psconform.faults.kinds import KINDS, usual_amounts
 from psconform.faults.when import When
 from psconform.layout import Task
 
-from .survive import STEPS, Judge, anywhere, crossed, lacking, must_survive, survives
+from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
@@ -19,14 +19,9 @@ LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 BOTH = ("sync", "async")
 
 
-def has(kind: str) -> pytest.MarkDecorator:
-    """What this machine cannot do is not tried."""
-    return pytest.mark.skipif(bool(lacking(kind)), reason=f"{kind} needs {lacking(kind)}")
-
-
 def in_modes(*kinds: str) -> pytest.MarkDecorator:
     """Each kind in each update mode."""
-    cases = [pytest.param(*case, marks=(survives(case[0]), has(case[1]))) for case in crossed(BOTH, kinds)]
+    cases = [pytest.param(*case, marks=survives(case[0])) for case in crossed(BOTH, kinds)]
     return pytest.mark.parametrize(("update", "kind"), cases)
 
 

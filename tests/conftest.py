@@ -1,14 +1,79 @@
-"""Shared by all tests of the engine."""
+"""Shared by all tests of the engine: their tiers, and where the time went.
+
+*pure* (no marker): starts no process, which is enforced. *engine*: processes, none of which loads TensorFlow.
+*tensorflow*: a few clusters of the reference trainer, always the same. *nightly*: all others, `tox -e nightly`.
+The slowest tier that a test or its module is marked with is the test's.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["pytester", "tests.proxied"]
 settings.register_profile("untimed", deadline=None)  # how long an example takes is the machine's
 settings.load_profile("untimed")
 
+TIERS = {
+    "nightly": "takes long: only in tox -e nightly",
+    "tensorflow": "starts a cluster of the reference trainer",
+    "engine": "starts processes, none of which loads TensorFlow",
+}
+"""Slowest first."""
+PURE = "pure"
+
+
+def pytest_configure(config):
+    for name, about in TIERS.items():
+        config.addinivalue_line("markers", f"{name}: {about}")
+
+
+def tier_of(item):
+    return next((name for name in TIERS if item.get_closest_marker(name)), PURE)
+
 
 def pytest_collection_modifyitems(items):
-    """The longest waits begin first, or one of two processes would be left alone with them in the end."""
-    items.sort(key=lambda item: item.path.stem != "test_stock")
+    """The slowest begin first, or one of several processes would be left alone with them in the end."""
+    order = [*TIERS, PURE]
+    items.sort(key=lambda item: order.index(tier_of(item)))
+
+
+@pytest.fixture(autouse=True)
+def _pure_tests_start_nothing(request, monkeypatch):
+    if tier_of(request.node) == PURE:
+
+        def refused(*_, **__):
+            raise AssertionError("a pure test starts no process; mark it with its tier: engine, tensorflow, nightly")
+
+        monkeypatch.setattr(subprocess, "Popen", refused)
+        monkeypatch.setattr(os, "fork", refused)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    report.tier = tier_of(item)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Seconds of all tests, by tier and module; several processes at once, so together more than it took."""
+    reports = [r for category in terminalreporter.stats.values() for r in category if hasattr(r, "tier")]
+    tiers, tests, modules = Counter(), Counter(), Counter()
+    for report in reports:
+        module = Path(report.nodeid.partition("::")[0]).stem
+        tiers[report.tier] += report.duration
+        modules[report.tier, module] += report.duration
+        tests[report.tier] += report.when == "call"
+    if not reports:
+        return
+    terminalreporter.section("time by tier, and its slowest modules")
+    for tier, seconds in tiers.most_common():
+        slowest = [(s, module) for (of, module), s in modules.most_common() if of == tier][:6]
+        parts = ", ".join(f"{module} {s:.0f}" for s, module in slowest)
+        terminalreporter.write_line(f"{tier:<10} {tests[tier]:5} tests {seconds:6.0f} s: {parts}")

@@ -166,7 +166,7 @@ def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, 
     assert not list(tmp_path.glob("0*")), "nobody needs the run any more"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_fault_that_training_does_not_get_to_is_idle(tmp_path):
     """It waits for good for the worker that was killed at step 10: nobody is stopped at step 35."""
     kill, stop = 'kind = "kill", task = "worker:1", at = 10', 'kind = "stop", task = "worker:0", at = 35, for = "1s"'
@@ -309,7 +309,7 @@ def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
     assert plan.out.exists(), "the last one"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_run_of_another_target_is_replayed(tmp_path):
     options = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "seed": 5, "patience_s": 33.0}
     run = judge(SOCKETS, **options, stop="worker:1@4..9", slow="worker:0=1ms", out=tmp_path / "run")
@@ -331,7 +331,7 @@ def test_a_run_of_another_target_is_replayed(tmp_path):
     assert "violates nothing, so there is nothing to shrink" in healthy.stderr
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_bug_comes_back_and_is_shrunk_to_the_fault_that_shows_it(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
     options = {"update": "async", "steps": 60, "defect": "no-fence", "checkpoint_every": 10}
@@ -345,6 +345,7 @@ def test_a_bug_comes_back_and_is_shrunk_to_the_fault_that_shows_it(tmp_path):
     assert "does not" in done.stderr
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -199,7 +199,7 @@ def test_a_detector_that_crashes_is_named(monkeypatch):
     assert str(anomaly) == "stalled: psconform:0 since 0.0 s: the detector crashed: ZeroDivisionError: by 0"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_straggler_in_a_cluster(judge, update):
     run = judge("reference", layout="ps=1,worker=3", update=update, steps=40, slow="worker:1=50ms")
@@ -208,7 +208,7 @@ def test_a_straggler_in_a_cluster(judge, update):
     assert run.anomalies[0].step <= 4
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_stopped_worker_in_a_cluster(judge):
     slow = {"worker:0": 0.01}
     run = judge("reference", layout="ps=1,worker=2", update="async", steps=300, slow=slow, stop="worker:1@20..295")
@@ -219,7 +219,7 @@ def test_a_stopped_worker_in_a_cluster(judge):
     assert stored == [dataclasses.asdict(a) for a in judge_folder(run.folder).anomalies]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
@@ -235,7 +235,7 @@ def test_training_that_diverges_in_a_cluster(judge, options):
     assert [a.kind for a in run.anomalies] == ["diverging"], run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_poisoned_gradient_in_a_cluster(judge):
     run = judge("reference", layout="ps=1,worker=2", steps=25, poison="worker:1@20")
     assert [(a.kind, a.task, a.step) for a in run.anomalies] == [("non-finite", "worker:1", 20)], run.explain()

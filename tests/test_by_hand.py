@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 COMMAND = [sys.executable, "-m", "psconform.reference_impl"]
 
 

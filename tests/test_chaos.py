@@ -46,7 +46,7 @@ def suite(pytester, target, *options):
     return pytester.runpytest_subprocess("--pyargs", "psconform.suites.chaos", "-p", "no:cacheprovider", *given)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_bug_of_recovery_is_found_and_can_be_replayed_and_shrunk(pytester):
     result = suite(pytester, TARGET, "-k", "kill-ps and async")
     assert result.parseoutcomes()["failed"] >= 1
@@ -54,6 +54,7 @@ def test_a_bug_of_recovery_is_found_and_can_be_replayed_and_shrunk(pytester):
     assert list((pytester.path / "psconform-runs").glob("*/run-0/manifest.json"))
 
 
+@pytest.mark.engine
 def test_what_does_not_claim_to_recover_is_not_broken_and_that_is_said(pytester):
     result = suite(pytester, CALM, "-rs")
     outcomes = result.parseoutcomes()
@@ -123,19 +124,21 @@ def test_processes(judge, tmp_path):
 """
 
 
+@pytest.mark.engine
 def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytester, monkeypatch):
     monkeypatch.delenv("TOXIPROXY_URL", raising=False)
     pytester.makepyfile(NO_PROXIES)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(
-        ["*stall: network faults need Toxiproxy, and there is none (PATH: has none; go install: *"]
+        ["*needs toxiproxy: network faults need Toxiproxy, and there is none (PATH: has none; go install: *"]
     )
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:1")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=2)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("runs", [1, 2])
 def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pytester, runs):
     pytester.makepyfile(NEVER.replace("RUNS", str(runs)))

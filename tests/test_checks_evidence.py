@@ -129,6 +129,7 @@ def test_misuse_is_told_where_it_happens(probe, misuse, says):
         misuse(probe)
 
 
+@pytest.mark.engine
 def test_a_forked_child_writes_nothing(tmp_path):
     log = EventLog(tmp_path / "log.jsonl", run="r", task="worker:0", incarnation=0)
     if (child := os.fork()) == 0:

@@ -17,6 +17,8 @@ from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mar
 from psconform.launchers.remains import namespace
 from psconform.layout import Command, Task
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def start():

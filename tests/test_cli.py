@@ -14,6 +14,8 @@ from psconform.cli import main
 from psconform.doctor import examine
 from psconform.launchers.engine import engine
 
+pytestmark = pytest.mark.engine
+
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 
 

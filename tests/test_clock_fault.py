@@ -66,6 +66,7 @@ def left_by(pid):
     return [path for path in (name.format(pid=pid) for name in faketime.REMAINS) if Path(path).exists()]
 
 
+@pytest.mark.engine
 def test_the_wall_clock_jumps_and_nothing_else_does(tmp_path):
     import time
 
@@ -111,6 +112,7 @@ with LocalLauncher() as launcher:
 """
 
 
+@pytest.mark.engine
 def test_nothing_is_left_of_a_psconform_that_was_killed(tmp_path):
     faked(tmp_path)
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
@@ -120,6 +122,7 @@ def test_nothing_is_left_of_a_psconform_that_was_killed(tmp_path):
     until(lambda: not left_by(pid) and not Path(f"/proc/{pid}").exists())
 
 
+@pytest.mark.engine
 def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
     faked(tmp_path)
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
@@ -135,6 +138,7 @@ def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
     until(lambda: not left_by(pid) and not Path(f"/proc/{pid}").exists())
 
 
+@pytest.mark.engine
 def test_a_task_that_is_killed_leaves_nothing(tmp_path):
     with LocalLauncher() as launcher:
         command = Command((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"))
@@ -209,7 +213,7 @@ def test_it_is_refused_where_there_is_no_library(monkeypatch, plan, tmp_path):
         judge(faults=plan('task = "worker:1"\nat = 5\nuntil = 9'), out=tmp_path / "run")
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("update", "jump_s"), [("sync", 3600), ("async", -(10**9))])
 def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
     faults = plan(f'task = "worker:1"\nat = 5\nuntil = 12\njump_s = {jump_s}')
@@ -220,7 +224,7 @@ def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
     assert not [anomaly for anomaly in run.as_dict()["anomalies"] if anomaly["kind"] == "straggler"]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
     source = (SOCKETS / "socket_ps.py").read_text(encoding="utf-8")
     probe = (Path(__file__).parent.parent / "src/psconform/probe.py").read_text(encoding="utf-8")
@@ -235,7 +239,7 @@ def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
     assert "fault clock worker:1@5 jump_s=3600..12 was not seen to take effect: its probe has not told" in run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("update", "task", "jump_s", "every"),
     [("sync", "worker:0", 3600, 5), ("async", "worker:0", -(10**9), "100ms"), ("async", "worker:1", 3600, 5)],

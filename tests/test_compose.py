@@ -12,6 +12,8 @@ from psconform.targets import compose_file
 from psconform.targets.compose import load_compose
 from psconform.targets.reference import find_target
 
+pytestmark = pytest.mark.engine
+
 FILE = """
 x-psconform:
   name: mine

@@ -18,7 +18,7 @@ RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "update"), CASES)
 def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     defect = DEFECTS[name]
@@ -41,7 +41,7 @@ def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     assert any("worker:" in line or "every gradient" in line or "nonces" in line for line in witness), witness
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if defect.kill and defect.faults])
 def test_defect_that_a_kill_shows_is_shown_by_the_network_too(judge, name, update):
@@ -51,7 +51,7 @@ def test_defect_that_a_kill_shows_is_shown_by_the_network_too(judge, name, updat
     assert set(run.violated) <= defect.concerns, run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "update"), [case for case in CASES if DEFECTS[case[0]].faults])
 def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, update):
     layout, kind = Layout(ps=2, workers=3, update=update), "random:latency"
@@ -76,7 +76,7 @@ def slowest_push_s(run):
     return max(took) / 1e9
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", UPDATES)
 def test_healthy_trainer_is_valid(judge, update):
     run = judge("reference", update=update, seed=5)
@@ -101,7 +101,7 @@ MODES = [
 ]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_healthy_trainer_keeps_what_it_promises_in_every_mode(judge, options):
     run = judge("reference", seed=6, **options)
@@ -111,7 +111,7 @@ def test_healthy_trainer_keeps_what_it_promises_in_every_mode(judge, options):
         assert run.verdicts[judged[option]].status == "valid"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", UPDATES)
 def test_error_feedback_adds_up(judge, update):
     run = judge("reference", update=update, workload="dense-ledger", compression="topk", steps=40, seed=3)
@@ -120,7 +120,7 @@ def test_error_feedback_adds_up(judge, update):
     assert "--compression topk" in run.repeat
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_one_worker_more_than_840_divides(judge):
     # 9 workers: 840 / 9 is not exact in float32, the stated tolerance must carry it
     run = judge("reference", layout="ps=1,worker=9", steps=12)

@@ -77,7 +77,7 @@ def test_without_a_checkpoint_it_cannot_strike(tmp_path):
     )
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "update"), [("truncate", "sync"), ("flip", "async")])
 def test_the_one_before_it_is_restored(session, tmp_path, kind, update):
     plan = tmp_path / "plan.toml"
@@ -110,7 +110,7 @@ def kinds_of(run, name):
     return [event["name"] for event in events if event["kind"] == name]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "update"), [(kind, BOTH[i % 2]) for i, kind in enumerate(LASTING)])
 def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, update):
     """What the disk does not take is reported and does not count; when it is well again the next checkpoint does."""
@@ -134,7 +134,7 @@ def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, upda
     assert files == {path.stem for path in (run.folder / "checkpoints").glob("step-*.json")} <= set(durable)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "update"), [(kind, BOTH[i % 2 == 0]) for i, kind in enumerate(LASTING)])
 def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
     """It is restored as soon as the disk lets that be done, from the newest checkpoint that is durable."""
@@ -151,7 +151,7 @@ def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
         assert "it tries again" in (run.folder / "logs" / "worker-0.log").read_text()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_disk_that_nobody_used_meanwhile_is_no_evidence(session, tmp_path):
     run = judged(session, tmp_path, broken("full"), update="sync", checkpoint_every=100)
     assert run.exit_code == 2, run.explain()
@@ -182,7 +182,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
     """Else an older one would be restored, which is a rollback too far."""
     folder = tmp_path / "checkpoints"

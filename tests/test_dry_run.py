@@ -104,6 +104,7 @@ def test_a_clock_that_jumps_is_the_one_of_its_task(tmp_path, launcher, where):
     assert seen["worker-1"]["LD_PRELOAD"].startswith(f"{where}/libfaketime")
 
 
+@pytest.mark.engine
 def test_it_starts_nothing_and_needs_no_engine(tmp_path):
     command = [sys.executable, "-m", "psconform.cli", "run", "--layout", str(LAYOUTS / "gpu.toml"), "--launcher"]
     command += ["docker", "--dry-run", "--out", str(tmp_path / "run")]
@@ -118,6 +119,7 @@ def test_it_starts_nothing_and_needs_no_engine(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.engine
 def test_of_many_runs_nothing_is_shown():
     command = [sys.executable, "-m", "psconform.cli", "run", "--dry-run", "--repeat", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

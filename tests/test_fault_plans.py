@@ -213,6 +213,7 @@ def test_short_forms_are_plans():
     assert parsed(plan_text(short)) == short
 
 
+@pytest.mark.engine
 def test_the_same_plan_in_another_process():
     script = (
         "from psconform.faults.plan import plan_text; from psconform.faults.random_plan import drawn_plan;"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent / "socket_ps"
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 
 BACK = """import signal
 import time

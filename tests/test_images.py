@@ -35,6 +35,7 @@ def test_what_is_pinned_is_what_psconform_asks_for(name):
     assert "pyroute2" in given
 
 
+@pytest.mark.engine
 def test_the_stamp_covers_all_code_that_runs_in_the_image():
     code = (
         "import json, pkgutil, importlib, sys, psconform.faults.pod, psconform.faults.rules, psconform.trained\n"
@@ -50,6 +51,7 @@ def test_the_stamp_covers_all_code_that_runs_in_the_image():
     assert loaded - {"psconform.faults"} == stamped
 
 
+@pytest.mark.engine
 def test_the_wheel_that_goes_in_is_of_this_code(tmp_path):
     images._own_wheel(tmp_path)
     (wheel,) = tmp_path.glob("*.whl")

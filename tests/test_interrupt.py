@@ -10,6 +10,8 @@ import time
 import psutil
 import pytest
 
+pytestmark = pytest.mark.engine
+
 TRAINER = """
 import os, sys, time
 from pathlib import Path

@@ -15,6 +15,8 @@ from psconform.errors import PsconformError
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 
+pytestmark = pytest.mark.engine
+
 TASK, OTHER = Task("worker", 0), Task("worker", 1)
 SLEEP = Command(("sh", "-c", "echo up; sleep 1000"))
 NAP = Command(("python", "-m", "timeit", "-n1", "-r1", "import time; time.sleep(1000)"), entry="timeit:main")

@@ -26,6 +26,7 @@ def pair(ours, theirs, *, defect=""):
     return found
 
 
+@pytest.mark.engine
 def test_everything_is_run_both_ways_and_can_be(tmp_path):
     cases = benchmark.cases_of(1)
     assert len({case.key for case in cases}) == len(cases)

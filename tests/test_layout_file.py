@@ -157,6 +157,7 @@ def driver(folder, script):
     tool.chmod(0o755)
 
 
+@pytest.mark.engine
 def test_what_a_layout_with_gpus_lacks_is_named(tmp_path, monkeypatch):
     """A program in the driver's place: there may be none here."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -170,6 +171,7 @@ def test_what_a_layout_with_gpus_lacks_is_named(tmp_path, monkeypatch):
     assert "the Docker engine has no NVIDIA runtime (but runc)" in lacking(2, info={"Runtimes": {"runc": {}}})
 
 
+@pytest.mark.engine
 def test_a_layout_with_gpus_is_refused_before_anything_starts(tmp_path):
     """Whatever is on PATH, it is not a driver."""
     out = tmp_path / "run"

@@ -325,7 +325,7 @@ def test_nothing_of_a_worker_that_is_out_is_let_in(monkeypatch, update):
     assert (ps.refused(row, 0), ps.refused(row, 1)) == (0, 1)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("every", [0, 10])
 def test_a_worker_without_data_keeps_nobody_waiting(judge, update, every):
@@ -335,7 +335,7 @@ def test_a_worker_without_data_keeps_nobody_waiting(judge, update, every):
     assert "43 gradients" in run.verdicts["R1"].reason
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", UPDATES)
 def test_a_job_ends_without_a_worker_that_is_gone_for_good(judge, update):
     kill = {"kill": "worker:1@10", "restart_after": "never", "steps": 25}
@@ -348,7 +348,7 @@ def test_a_job_ends_without_a_worker_that_is_gone_for_good(judge, update):
     assert steps == (list(range(10, 25)) if update == "sync" else [10])
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["worker:1", "worker:1 and ps:0", "worker:1 and worker:0"])
 def test_a_worker_that_returns_is_taken_back(judge, fault):
     """Also if meanwhile the servers forget who is away, or the chief does."""
@@ -361,7 +361,7 @@ def test_a_worker_that_returns_is_taken_back(judge, fault):
     assert judge_folder(run.folder).history.accepted[1, -50:].any()  # on a busy machine it may be away once more
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_after_a_rollback_a_worker_is_waited_for_anew_in_async_too(judge):
     """The chief has trained all its steps, and waits; the time for which the ps is away is not the worker's."""
     slow, options = {"worker:0": 0.09, "worker:1": 1.0}, {"drop_after": "1500ms", "batches": {"worker:1": 6}}
@@ -370,7 +370,7 @@ def test_after_a_rollback_a_worker_is_waited_for_anew_in_async_too(judge):
     assert run.exit_code == 0, run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("update", "steps"), [("sync", 30), ("async", 3)])
 def test_one_that_is_always_too_slow_is_taken_back_each_time(judge, update, steps):
     """It was never killed, so nobody tells it but the servers."""
@@ -382,7 +382,7 @@ def test_one_that_is_always_too_slow_is_taken_back_each_time(judge, update, step
     assert update == "sync" or history.accepted.all()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options", [{"drop_after": "10s", "restart_after": "never"}, {"restart_after": "10s"}], ids=["dropped", "returns"]
 )

@@ -18,6 +18,8 @@ from psconform.layout import Layout, Link
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
 from .test_interrupt import until
 
+pytestmark = [pytest.mark.engine, pytest.mark.psconform_needs("toxiproxy")]
+
 
 def disturbs(links, text):
     """What brings about the one fault of a plan."""

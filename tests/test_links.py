@@ -98,7 +98,7 @@ def tasks(cluster):
     heal(links)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", ["add", "push"])
 def test_what_a_worker_asks_of_a_ps_is_held_back_on_the_way_there(tasks, order):
     links, tasks, counter, pushes = tasks
@@ -112,7 +112,7 @@ def test_what_a_worker_asks_of_a_ps_is_held_back_on_the_way_there(tasks, order):
     assert tasks.seen() == (counter + 1 + (order == "add"), pushes + (order == "push"))
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_what_a_ps_answers_is_held_back_on_the_way_back_and_was_done(tasks):
     links, tasks, counter, pushes = tasks
     links.delay("stall", [Link(PS, WORKER)], HOUR_MS)
@@ -124,7 +124,7 @@ def test_what_a_ps_answers_is_held_back_on_the_way_back_and_was_done(tasks):
     assert tasks.seen() == (counter + 1, pushes)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_gradient_is_held_back_on_the_way_there_though_the_ps_has_dialled(tasks):
     """The ps asks for it on a connection of its own; what comes back on that is the gradient."""
     links, tasks, counter, pushes = tasks
@@ -140,7 +140,7 @@ def test_a_gradient_is_held_back_on_the_way_there_though_the_ps_has_dialled(task
     assert tasks.seen() == (counter, pushes + 2)
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_nobody_dials_a_task_that_is_nowhere(cluster):
     """Toxiproxy would wait for an address that has gone, and take no other connection meanwhile."""
     links, _ = cluster

@@ -226,6 +226,7 @@ def test_a_worker_or_step_that_is_not_there_is_refused():
         batches.of(0, 0)[1][0] = 5
 
 
+@pytest.mark.engine
 def test_models_are_one_file_for_any_trainer(tmp_path):
     """A copy beside a trainer works where psconform is not installed."""
     (tmp_path / "models.py").write_bytes(Path(models.__file__).read_bytes())

@@ -28,6 +28,8 @@ from psconform.runner.mount import mounted
 from .test_interrupt import RUN, below, command, until
 from .test_interrupt import gone as is_gone
 
+pytestmark = pytest.mark.engine
+
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 TASK = {OWNER: owner_mark()}
 """What makes a process one of the target's."""

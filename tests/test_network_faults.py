@@ -47,7 +47,7 @@ def write(tmp_path):
     return written
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.of == NETWORK and name != "slow-close"])
 def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, kind):
     """Sync and async in turn, and both directions of who sends."""
@@ -66,7 +66,7 @@ def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, k
     assert run.verdicts["L1"].status == "valid"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, monkeypatch):
     """gRPC would dial other tasks through it, and psconform its Toxiproxy."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY"):
@@ -76,7 +76,7 @@ def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, mo
     assert run.exit_code == 0, run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update):
     """In async the other worker trains on meanwhile; in sync everybody waits, and the fault is healed for that."""
@@ -100,7 +100,7 @@ def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update)
     assert bool(acked[0]) is (update == "async")
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
@@ -114,7 +114,7 @@ def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
     assert len(run.as_dict()["faults"]) == 3
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
     """This ps never dials its workers, so there is nothing that could be refused."""
     plan = write(kind="refuse", links="ps:0->worker:1", at=3, for_="100ms")
@@ -153,7 +153,7 @@ def struck(folder):
     return path.exists() and '"fault"' in path.read_text()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, tmp_path):
     """SIGKILL of psconform; of proxies on a server that is not its own, too."""
     with LocalLauncher(preload=None) as launcher:
@@ -178,6 +178,7 @@ def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, 
             assert "psconform's own record of the run has no end event" in judged.explain()
 
 
+@pytest.mark.engine
 def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_path, monkeypatch):
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:9")
     with Session() as session:  # any other may have a Toxiproxy already, from a test before
@@ -198,7 +199,7 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
     assert server.find().found is None
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     """It goes once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
     text = SOCKETS.read_text(encoding="utf-8").replace("{here}", str(SOCKETS.parent))
@@ -230,7 +231,7 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     assert "refuse the proxies" in run.verdicts["L1"].reason
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_stall_of_answers_shows(session, write, tmp_path):
     """This ps dials nobody: what it answers is held back on connections that the worker has dialled."""
     plan = write(kind="stall", links="ps:0->worker:1", at=3, for_="600ms")
@@ -242,7 +243,7 @@ def test_a_stall_of_answers_shows(session, write, tmp_path):
     assert "came through" in fault["healed"]
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("update", "task"), [("sync", "worker:1"), ("async", "ps:0")])
 def test_a_slow_close_shows_when_a_task_dies(session, tmp_path, update, task):
     """The others believe it alive for some time longer."""
@@ -263,7 +264,7 @@ def test_a_slow_close_shows_when_a_task_dies(session, tmp_path, update, task):
     assert told["slow-close"]["healed"] == "no connection is open whose other end has gone"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path):
     plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, until=12)  # a time may outlast the workers
     run = judge(layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
@@ -271,7 +272,7 @@ def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path
     assert "slow-close worker:1<->ps:0@8 ms=2000..12 was not seen to take effect" in run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", ["sync", "async"])
 @pytest.mark.parametrize("task", ["worker:1", "ps:0"])
 def test_a_kill_between_a_push_and_its_acknowledgement(session, write, tmp_path, update, task):

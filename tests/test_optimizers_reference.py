@@ -11,7 +11,7 @@ from psconform.models import join
 from psconform.trained import model_of
 from psconform.workloads.rules import Rule
 
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 
 KILLS = {"kill": ["ps:0@33", "worker:1@44"], "checkpoint_every": 10}
 RUNS = [

@@ -111,6 +111,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
         draw(tmp_path / "run.png", title="t", **WHOLE)
 
 
+@pytest.mark.engine
 def test_importing_it_does_not_import_matplotlib():
     code = "import sys, psconform.report.plot; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,6 +14,8 @@ from psconform.faults.pods import PORTS, InPods
 from psconform.faults.traffic import Flow
 from psconform.layout import Task
 
+pytestmark = pytest.mark.engine
+
 A, B = Task("worker", 0), Task("worker", 1)
 
 

@@ -171,6 +171,7 @@ def test_without_an_environment_it_says_how_to_start(monkeypatch):
         Probe.from_env()
 
 
+@pytest.mark.engine
 def test_the_file_alone_is_enough(tmp_path):
     # a trainer's container may have numpy and this one file, and nothing else of psconform
     (tmp_path / "probe.py").write_text(Path(probe_module.__file__).read_text())

@@ -17,7 +17,7 @@ from psconform.runner.poison import ran_out
 from psconform.runner.records import Records
 from psconform.runner.session import Session
 
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

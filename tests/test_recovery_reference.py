@@ -8,7 +8,7 @@ import pytest
 
 from .recovering import Job, Tasks, free_port
 
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 BOTH = pytest.mark.parametrize("update", ["async", "sync"])
 SOON = {"CALL_TIMEOUT_S": "25"}
 """Who stays away is given up within this: a start on a busy machine takes several seconds."""

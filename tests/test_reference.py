@@ -14,7 +14,7 @@ from psconform.reference_impl.trainer import Worker
 SCRIPT = Path(__file__).parent / "cut_off.py"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(("update", "workers"), [("async", 2), ("sync", 1), ("sync", 3)])
 def test_a_call_that_is_cut_off_is_applied_wholly_or_not_at_all(update, workers):
     command = [sys.executable, str(SCRIPT), update, str(workers), "15"]

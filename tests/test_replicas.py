@@ -132,7 +132,7 @@ def test_target_file_without_a_ps_takes_layouts_without_one(tmp_path):
     assert str(caught.value).startswith("--layout: target ring has no such layout, got 'ps=0,worker=3'. All-reduce")
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_run_says_how_to_repeat_it(judge):
     run = judge("reference", layout="ps=0,worker=2", local_steps=3, steps=10)
     assert run.exit_code == 0, run.explain()

@@ -163,7 +163,7 @@ def test_it_travels_with_the_run(tmp_path):
     assert Manifest.read(tmp_path / "run" / TWIN).layout.replication == "between-graph"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [
@@ -180,7 +180,7 @@ def test_the_reference_trainer_does_all_three(judge, options):
     assert f"--replication {options['replication']}" in made.repeat
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_one_client_keeps_the_promises_of_all_workers(judge):
     made = judge("reference", replication="in-graph", slow={"worker:1": 0.02}, reads=2, steps=20, seed=9)
     assert made.exit_code == 0, made.explain()
@@ -189,7 +189,7 @@ def test_one_client_keeps_the_promises_of_all_workers(judge):
     assert spread > 15, "the others do not wait for the straggler before they compute"
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_each_part_runs_on_its_own_worker(tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), "3"]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}

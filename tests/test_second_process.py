@@ -29,6 +29,7 @@ def session():
         yield session
 
 
+@pytest.mark.engine
 def test_it_is_not_the_task(tmp_path):
     with LocalLauncher() as launcher:
         first = launcher.start(TASK, SLEEP, env={}, log=tmp_path / "a.log")
@@ -46,6 +47,7 @@ def test_it_is_not_the_task(tmp_path):
         assert (end.pid, end.second) == (first, False)
 
 
+@pytest.mark.engine
 def test_both_are_stopped(tmp_path):
     with LocalLauncher() as launcher:
         pids = {launcher.start(TASK, SLEEP, env={}, log=tmp_path / "log", second=second) for second in (False, True)}
@@ -69,7 +71,7 @@ def twice(task, at):
     return f'[[fault]]\nkind = "twice"\ntask = "{task}"\nat = "{at}"\n'
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("update", "task", "at"),
     [
@@ -94,7 +96,7 @@ def test_the_reference_refuses_it(session, tmp_path, update, task, at):
     assert check(run.folder).verdicts == run.verdicts
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_task_with_a_second_process_may_be_killed_and_come_back(session, tmp_path):
     """The third incarnation is the task's second life."""
     (tmp_path / "plan.toml").write_text(
@@ -111,7 +113,7 @@ def test_a_task_with_a_second_process_may_be_killed_and_come_back(session, tmp_p
     assert "worker-1.1.jsonl is of a second process of worker:1, and was left out" in run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
     run = judge(
         SOCKETS / "target.toml",
@@ -126,7 +128,7 @@ def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
     assert "sent 1 time(s), was applied 2 times" in run.explain()
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 def test_one_that_claims_nothing_leaves_it_open(session, tmp_path, monkeypatch):
     """It hangs before it has begun to record: it has touched nothing, and is killed when the run is over."""
     monkeypatch.setattr(Twice, "effect_s", 1.0)

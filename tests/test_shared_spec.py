@@ -87,7 +87,7 @@ def test_an_unknown_spec_is_refused(tmp_path):
         make_plan(str(tmp_path / "target.toml"), out=tmp_path / "run")
 
 
-@pytest.mark.psconform
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "links"),
     [
@@ -169,6 +169,7 @@ def eventually(what):
     return found
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("kind", "links"),
     [
@@ -190,6 +191,7 @@ def test_connections_of_everybody_end(cluster, connect, kind, links):
     assert "came through" in eventually(lambda: talk(again) and struck.healed())
 
 
+@pytest.mark.engine
 def test_a_death_among_the_diallers_is_not_taken_for_the_fault(cluster, connect):
     (fault,) = parse_plan(plan_of("reset", "deaf ps:0"), place="here", layout=LAYOUT, steps=10)
     lives = {PS: 0, WORKERS[0]: 0, WORKERS[1]: None}
@@ -202,6 +204,7 @@ def test_a_death_among_the_diallers_is_not_taken_for_the_fault(cluster, connect)
     assert not struck.evidence()
 
 
+@pytest.mark.engine
 def test_everybody_is_told_the_same(cluster):
     first, *others = (cluster.addresses_of(task) for task in (PS, *WORKERS))
     assert all(other == first for other in others)

@@ -11,7 +11,7 @@ from psconform.errors import PsconformError
 from psconform.runner.calibrate import NotLinear
 
 HERE = Path(__file__).parent / "socket_ps"
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize("layout", ["ps=1,worker=1", "ps=2,worker=3", "ps=3,worker=4"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TARGET = Path(__file__).parent.parent / "examples" / "stock" / "target.toml"
-pytestmark = pytest.mark.psconform
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.parametrize("update", ["sync", "async"])

@@ -23,6 +23,8 @@ from psconform.runner.strikes import STANDSTILL_S, Strikes
 
 from .test_interrupt import until
 
+pytestmark = pytest.mark.engine
+
 VICTIM = Task("worker", 1)
 LONG_S = 20.0
 

@@ -18,6 +18,8 @@ from psconform.runner.network import SERVER, serve
 
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
 
+pytestmark = [pytest.mark.engine, pytest.mark.psconform_needs("toxiproxy")]
+
 
 def test_bytes_pass_both_ways(pair):
     _, near, far = pair

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from .errors import PsconformError
 from .faults import faketime, mount
-from .faults.server import find, ways
+from .faults.kinds import check_available
+from .faults.server import find, need, ways
 from .launchers.engine import engine, told
 from .launchers.gpus import gpus
 from .targets.compose_file import HINT, compose
@@ -49,6 +52,16 @@ def examine() -> list[Finding]:
         _faketime(),
         _gpus(),
     ]
+
+
+@cache
+def lacking(name: str) -> str:
+    """What this machine lacks for one of `PARTS`, and how to get it; empty if nothing. Sets up Toxiproxy if need be.
+
+    Raises PsconformError if ``TOXIPROXY_URL`` names a server that cannot be used.
+    """
+    finding = PARTS[name]()
+    return "" if finding.found else finding.advice
 
 
 def _python() -> Finding:
@@ -108,6 +121,19 @@ def _toxiproxy() -> Finding:
     return Finding("toxiproxy", False, "", purpose, advice)
 
 
+def _proxies() -> Finding:
+    """Toxiproxy, set up if need be, and what psconform talks to it with."""
+    purpose = "network faults"
+    try:
+        check_available((), proxies=True)
+        found = need()
+    except PsconformError as error:
+        if os.environ.get("TOXIPROXY_URL"):
+            raise  # it was to be there
+        return Finding("toxiproxy", False, "", purpose, str(error))
+    return Finding("toxiproxy", True, found.version, purpose)
+
+
 def _faketime() -> Finding:
     purpose = "clocks that jump (fault clock)"
     library = faketime.find()
@@ -133,3 +159,12 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+PARTS: dict[str, Callable[[], Finding]] = {
+    "docker": _docker,
+    "faketime": _faketime,
+    "fuse": _fuse,
+    "toxiproxy": _proxies,
+}
+"""What pip does not bring everywhere, by the names that tests use: ``@pytest.mark.psconform_needs("fuse")``."""

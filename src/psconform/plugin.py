@@ -11,6 +11,7 @@ import dataclasses
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,12 @@ PROFILES = ("quick", "ci", "nightly")
 LAUNCHERS = ("process", "docker")
 ANYWHERE = "psconform_anywhere"
 """Marks a test of what a trainer computes, not of how its tasks start, meet, break: of containers only in nightly."""
+NEEDS = "psconform_needs"
+"""Marks a test that takes parts of the machine by their names in `psconform.doctor.PARTS`: skipped where one lacks."""
+REQUIRE_ALL = "PSCONFORM_REQUIRE_ALL"
+"""Environment variable; if it is 1, a test that lacks a part of the machine fails. For CI, which installs them all."""
+LACKS = "psconform_lacks"
+"""Attribute of the report of a test that was skipped for lack of a part: the part, and how to get it."""
 _failed = pytest.StashKey[bool]()
 _clusters = pytest.StashKey[int]()
 _left_out = pytest.StashKey[int]()
@@ -100,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = Choice(target, profile, launcher, image)
     config.addinivalue_line("markers", "psconform: a test that starts real clusters and judges them")
     config.addinivalue_line("markers", f"{ANYWHERE}: what it judges is the same wherever tasks run")
+    config.addinivalue_line("markers", f"{NEEDS}(part, ...): is skipped on a machine that lacks a part (docker, fuse)")
     if target != "reference":
         _check_target(target)
     if launcher == "docker":
@@ -115,6 +123,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=out)
         config.stash[_left_out] = len(out)
         items[:] = [item for item in items if item not in set(out)]
+
+
+class Lacking(pytest.skip.Exception):  # type: ignore[misc, name-defined]
+    """Skips a test for lack of a part of the machine."""
+
+    __module__, __qualname__ = "builtins", "Skipped"  # as pytest shows its own: SKIPPED needs fuse: ...
+
+    def __init__(self, part: str, advice: str) -> None:
+        super().__init__(f"needs {part}: {advice}", _use_item_location=True)
+        self.part, self.advice = part, advice
+
+
+def need(*parts: str) -> None:
+    """Skip the test that runs if this machine lacks one of these parts; fail it if all are required."""
+    from .doctor import lacking
+
+    for part in parts:
+        if advice := lacking(part):
+            if os.environ.get(REQUIRE_ALL) == "1":
+                pytest.fail(f"{REQUIRE_ALL}=1, and this machine lacks {part}: {advice}", pytrace=False)
+            raise Lacking(part, advice)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of the test starts something."""
+    for marker in item.iter_markers(NEEDS):
+        need(*marker.args)
 
 
 def _check_target(target: str) -> None:
@@ -200,11 +236,16 @@ def judge(request: pytest.FixtureRequest, psconform_session: Session) -> Iterato
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let fixtures know whether their test failed."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let fixtures know whether their test failed, and the summary what it lacked."""
     report = yield
     if report.when == "call":
         item.stash[_failed] = report.failed
+    if call.excinfo is not None and isinstance(lack := call.excinfo.value, Lacking):
+        # of simple types: pytest-xdist sends reports as JSON
+        vars(report)[LACKS] = [lack.part, lack.advice]
     return report
 
 
@@ -222,6 +263,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"psconform: {len(kept)} undecided runs are kept, the first is: psconform replay {kept[0]}"
         )
+    lacks = [vars(report)[LACKS] for report in terminalreporter.getreports("skipped") if LACKS in vars(report)]
+    if lacks:
+        counts = Counter(part for part, _ in lacks)
+        advice = dict(lacks)
+        parts = "; ".join(f"{count} for lack of {part} ({advice[part]})" for part, count in sorted(counts.items()))
+        terminalreporter.write_line(f"psconform: {len(lacks)} tests were skipped: {parts}")
     if left_out := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"psconform: {left_out} tests are left to local processes and nightly (the same wherever tasks run)"
