@@ -63,7 +63,7 @@ def run(judge: Judge, folder: Path, example: Broken, *, update: str, workload: s
 
 
 @survives("sync")
-@suite_settings(quick=3, ci=16, nightly=200)
+@suite_settings(quick=3, ci=9, nightly=200)
 @given(example=broken("sync"))
 def test_sync(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """A round half in, a release half out."""
@@ -71,7 +71,7 @@ def test_sync(judge: Judge, tmp_path: Path, example: Broken) -> None:
 
 
 @survives("async")
-@suite_settings(quick=3, ci=16, nightly=200)
+@suite_settings(quick=3, ci=9, nightly=200)
 @given(example=broken("async"))
 def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """Each gradient by itself."""
@@ -81,7 +81,7 @@ def test_async(judge: Judge, tmp_path: Path, example: Broken) -> None:
 @anywhere
 @survives("sync")
 @trains("digits")
-@suite_settings(quick=1, ci=6, nightly=60)
+@suite_settings(quick=1, ci=4, nightly=60)
 @given(example=broken("sync"))
 def test_sync_trains_as_serial_training_does(judge: Judge, tmp_path: Path, example: Broken) -> None:
     """C1, R5: the path of serial training, each sample once, however often a part of it was taken back."""

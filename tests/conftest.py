@@ -1,7 +1,8 @@
 """Shared by all tests of the engine: their tiers, and where the time went.
 
 *pure* (no marker): starts no process, which is enforced. *engine*: processes, none of which loads TensorFlow.
-*tensorflow*: a few clusters of the reference trainer, always the same. *nightly*: all others, `tox -e nightly`.
+*tensorflow*: parts of the reference trainer, and a dozen clusters of it, always the same. *nightly*: all others, for
+`tox -e nightly`.
 The slowest tier that a test or its module is marked with is the test's.
 """
 
@@ -21,7 +22,7 @@ settings.load_profile("untimed")
 
 TIERS = {
     "nightly": "takes long: only in tox -e nightly",
-    "tensorflow": "starts a cluster of the reference trainer",
+    "tensorflow": "loads TensorFlow: parts of the reference trainer, a dozen clusters of it",
     "engine": "starts processes, none of which loads TensorFlow",
 }
 """Slowest first."""
@@ -43,15 +44,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.index(tier_of(item)))
 
 
-@pytest.fixture(autouse=True)
-def _pure_tests_start_nothing(request, monkeypatch):
-    if tier_of(request.node) == PURE:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A pure test, and the fixtures that it is the first to use, cannot start a process."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if tier_of(item) == PURE:
 
-        def refused(*_, **__):
-            raise AssertionError("a pure test starts no process; mark it with its tier: engine, tensorflow, nightly")
+            def refused(*_, **__):
+                raise AssertionError("a pure test starts no process; mark it with its tier: " + ", ".join(TIERS))
 
-        monkeypatch.setattr(subprocess, "Popen", refused)
-        monkeypatch.setattr(os, "fork", refused)
+            monkeypatch.setattr(subprocess, "Popen", refused)
+            monkeypatch.setattr(os, "fork", refused)
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.tensorflow
 
 
 def test_an_error_whose_text_cannot_be_read_is_one_that_may_pass():

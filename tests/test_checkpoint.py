@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

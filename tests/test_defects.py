@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from psconform.reference_impl.defects import RECOVERING, WORKERS
-from psconform.reference_impl.faulty_network import TimeoutDrops
-from psconform.reference_impl.faulty_replicas import REPLICAS
 
 from psconform.errors import BadInput
 from psconform.faults.random_plan import drawn_plan
@@ -16,10 +13,18 @@ from psconform.targets.defects import DEFECTS
 
 RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
+ALWAYS = [("lose-shard-update", "sync"), ("no-fence", "async"), ("swap-updates", "async")]
+"""Of a ledger, of a rollback, of the order; all others are for the nightly tier, and recorded in tests/data."""
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "update"), CASES)
+def tiers(cases, always):
+    """These cases are tried in every run of the tests, the others in the nightly one."""
+    assert all(case in cases for case in always)
+    marks = [pytest.mark.tensorflow if case in always else pytest.mark.nightly for case in cases]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "update"), tiers(CASES, ALWAYS))
 def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     defect = DEFECTS[name]
     steps = max(50, defect.steps, -(-defect.gradients // 3))  # of the three workers of the default layout
@@ -59,10 +64,16 @@ def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, up
     seed = next(seed for seed, plan in plans.items() if all(dict(f.amounts)["ms"] <= 20 for f in plan))
     options = {**DEFECTS[name].network_options, "faults": kind}
     run = judge(layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
-    if name == "timeout-drops" and slowest_push_s(run) > 0.9 * TimeoutDrops.hasty_s:
+    if name == "timeout-drops" and slowest_push_s(run) > 0.9 * hasty_s():
         assert set(run.violated) <= DEFECTS[name].concerns, run.explain()  # for this one that is a call that failed
     else:
         assert run.exit_code == 0, run.explain()
+
+
+def hasty_s():
+    from psconform.reference_impl.faulty_network import TimeoutDrops
+
+    return TimeoutDrops.hasty_s
 
 
 def slowest_push_s(run):
@@ -76,7 +87,7 @@ def slowest_push_s(run):
     return max(took) / 1e9
 
 
-@pytest.mark.nightly
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("update", UPDATES)
 def test_healthy_trainer_is_valid(judge, update):
     run = judge("reference", update=update, seed=5)
@@ -99,10 +110,11 @@ MODES = [
     {"update": "async", "rate": "staleness-aware", "staleness": 4, "layout": "ps=1,worker=4"},
     {"update": "async", "staleness": 1, "layout": "ps=1,worker=4", "reads": 2, "slow": {"worker:2": 0.02}, "steps": 20},
 ]
+MODES_ALWAYS = [MODES[0], MODES[5], MODES[7], MODES[8], MODES[11], MODES[12]]
+"""Backup workers; replicas, of a ledger and of digits; local steps; a rate by staleness; a bound of staleness."""
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.parametrize("options", tiers([(mode,) for mode in MODES], [(mode,) for mode in MODES_ALWAYS]), ids=str)
 def test_healthy_trainer_keeps_what_it_promises_in_every_mode(judge, options):
     run = judge("reference", seed=6, **options)
     assert run.exit_code == 0, run.explain()
@@ -127,7 +139,11 @@ def test_one_worker_more_than_840_divides(judge):
     assert run.valid, run.explain()
 
 
+@pytest.mark.tensorflow
 def test_registry_and_trainer_know_the_same_defects():
+    from psconform.reference_impl.defects import RECOVERING, WORKERS
+    from psconform.reference_impl.faulty_replicas import REPLICAS
+
     assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS) | set(RECOVERING)) - {""}
     assert {name for name, defect in DEFECTS.items() if defect.recovers} == set(RECOVERING) - {""}
 

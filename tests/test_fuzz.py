@@ -16,8 +16,10 @@ from . import bugs
 from .mutations import NONSENSE, bytewise, sensewise
 from .simulate import Trainer
 
-BYTES, SENSE, VECTORS, MANIFEST = 300, 400, 80, 120
+BYTES, SENSE, VECTORS, MANIFEST = 100, 130, 40, 60
 """Mutations per run; there are five runs."""
+thorough = pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.nightly)])
+"""In the nightly tier so many times as many."""
 RUNS = {
     "healthy sync": (Trainer, {"shards": (0, 1), "steps": 6}),
     "healthy async": (Trainer, {"update": "async", "shards": (0, 1), "steps": 6}),
@@ -60,26 +62,28 @@ def spoil(path, mutate, other, random):
         path.write_bytes(before)
 
 
-def test_bytes_lost_or_changed_never_pass(stored):
+@thorough
+def test_bytes_lost_or_changed_never_pass(stored, times):
     was_healthy, random, seen = healthy(stored), Random(1), Counter()
-    for _ in range(BYTES):
+    for _ in range(BYTES * times):
         name, other = random.sample(EVENTS, 2)
         strange = (stored / "events" / f"{other}.jsonl").read_bytes()
         seen[spoil(stored / "events" / f"{name}.jsonl", bytewise, strange, random)] += 1
     assert set(seen) - {None} <= ({"refused", 2} if was_healthy else {"refused", 1, 2}), seen
-    assert seen["refused"] > BYTES / 3  # else the mutations are too tame to mean anything
-    assert sum(seen.values()) - seen["refused"] - seen[None] > BYTES / 20
+    assert seen["refused"] > BYTES * times / 3  # else the mutations are too tame to mean anything
+    assert sum(seen.values()) - seen["refused"] - seen[None] > BYTES * times / 20
 
 
-def test_events_with_right_checksums_and_wrong_sense_never_crash(stored):
+@thorough
+def test_events_with_right_checksums_and_wrong_sense_never_crash(stored, times):
     random, seen = Random(2), Counter()
-    for _ in range(SENSE):
+    for _ in range(SENSE * times):
         name, other = random.sample(EVENTS, 2)
         strange = (stored / "events" / f"{other}.jsonl").read_bytes()
         seen[spoil(stored / "events" / f"{name}.jsonl", sensewise, strange, random)] += 1
     assert set(seen) <= {None, "refused", 0, 1, 2}
-    assert seen["refused"] > SENSE / 3
-    assert seen[1] + seen[2] > SENSE / 50
+    assert seen["refused"] > SENSE * times / 3
+    assert seen[1] + seen[2] > SENSE * times / 50
 
 
 def test_values_changed_or_lost_are_refused(stored):
@@ -95,10 +99,11 @@ def test_values_changed_or_lost_are_refused(stored):
         assert spoil(path, change, b"", random) == "refused"
 
 
-def test_manifest_spoiled_is_refused_or_judged(stored):
+@thorough
+def test_manifest_spoiled_is_refused_or_judged(stored, times):
     path, random, seen = stored / "manifest.json", Random(4), Counter()
     text = path.read_bytes()
-    for number in range(MANIFEST):
+    for number in range(MANIFEST * times):
         if number % 2:
             path.write_bytes(bytewise(text, text, random))
         else:
@@ -108,7 +113,7 @@ def test_manifest_spoiled_is_refused_or_judged(stored):
             path.write_text(json.dumps(content))
         seen[outcome(stored)] += 1
     assert set(seen) <= {"refused", 0, 1, 2}
-    assert seen["refused"] > MANIFEST / 3
+    assert seen["refused"] > MANIFEST * times / 3
 
 
 @pytest.mark.parametrize("line", [b'{"kind":' + b"[" * 100_000, b'{"kind":"read","odd":' + b"[" * 50_000, b"[" * 10**6])

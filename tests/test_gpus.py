@@ -11,6 +11,7 @@ from psconform.runner.verdicts import judge_folder
 
 from .mutations import measured, rechained
 
+pytestmark = pytest.mark.tensorflow
 LAYOUT = "ps=1,worker=2,gpus=3"
 
 

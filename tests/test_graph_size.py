@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.tensorflow
 SLOTS = 1_000_000  # 4 MB
 MOST = 500_000  # bytes; these graphs have some 100,000
 CASES = [

@@ -11,8 +11,6 @@ from psconform.models import join
 from psconform.trained import model_of
 from psconform.workloads.rules import Rule
 
-pytestmark = pytest.mark.nightly
-
 KILLS = {"kill": ["ps:0@33", "worker:1@44"], "checkpoint_every": 10}
 RUNS = [
     {"optimizer": "adam", "schedule": "halving", "workload": "digits"},
@@ -23,9 +21,10 @@ RUNS = [
     {"update": "async", "optimizer": "adam", "workload": "digits", "model": "mlp"},
     {"update": "async", "optimizer": "momentum", "schedule": "halving", "workload": "quadratic", "staleness": 2},
 ]
+TIERS = [pytest.param(run, marks=pytest.mark.tensorflow if run is RUNS[2] else pytest.mark.nightly) for run in RUNS]
 
 
-@pytest.mark.parametrize("options", RUNS, ids=lambda options: " ".join(map(str, options.values())))
+@pytest.mark.parametrize("options", TIERS, ids=lambda options: " ".join(map(str, options.values())))
 def test_it_trains_as_its_rule_says(judge, options):
     run = judge("reference", **{"layout": "ps=2,worker=3", "steps": 60, "seed": 11, **options})
     assert run.exit_code == 0, run.explain()
@@ -33,6 +32,7 @@ def test_it_trains_as_its_rule_says(judge, options):
     assert {run.verdicts[name].status for name in expected} == {"valid"}, run.explain()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_async_goes_back_to_one_cut_too(judge, optimizer):
     """Of one worker async training is serial training, so the end says whether all state of a ps came back."""

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tensorflow as tf
-from psconform.reference_impl.trainer import Worker
 
 SCRIPT = Path(__file__).parent / "cut_off.py"
 
@@ -32,9 +30,13 @@ def test_a_call_that_is_cut_off_is_applied_wholly_or_not_at_all(update, workers)
     assert sum(cuts) > 0, "nothing was cut off"
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_a_ps_that_has_gone_keeps_no_goodbye_from_the_others(gone):
     """The last goodbye ends a ps before it has answered. In one call for all, those of the others were taken back."""
+    import tensorflow as tf
+    from psconform.reference_impl.trainer import Worker
+
     heard = []
 
     def run(goodbyes):

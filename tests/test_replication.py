@@ -163,13 +163,16 @@ def test_it_travels_with_the_run(tmp_path):
     assert Manifest.read(tmp_path / "run" / TWIN).layout.replication == "between-graph"
 
 
-@pytest.mark.nightly
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     "options",
     [
         {"replication": "in-graph", "workload": "digits", "model": "mlp", "layout": "ps=3,worker=4", "reads": 2},
         {"replication": "model-parallel", "workload": "digits", "model": "mlp", "delay": 2, "reduction": "sum"},
-        {"replication": "model-parallel", "workload": "quadratic", "layout": "ps=1,worker=1"},
+        pytest.param(
+            {"replication": "model-parallel", "workload": "quadratic", "layout": "ps=1,worker=1"},
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=str,
 )

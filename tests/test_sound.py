@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from psconform.reference_impl import shard
 
+pytestmark = pytest.mark.tensorflow
 SLOTS, WORKERS = 40, 2
 
 
@@ -14,6 +14,8 @@ SLOTS, WORKERS = 40, 2
     ("value", "sound"), [(1.0, True), (3e38, True), (-3e38, True), (np.nan, False), (np.inf, False)]
 )
 def test_only_what_is_not_finite_is_refused(monkeypatch, update, value, sound):
+    from psconform.reference_impl import shard
+
     monkeypatch.setattr(shard.Shard, "device", lambda _: shard.tf.device("/device:CPU:0"))  # a ps in this process
     config = shard.ShardConfig(slots=SLOTS, workers=WORKERS, update=update, reduction="sum")
     gradient = np.zeros(SLOTS, np.float32)
