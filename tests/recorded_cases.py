@@ -38,7 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reuse-sample": {"steps": 5},
     "skip-sample": FAINT,
     "samples-repeated": {**FAINT, "layout": "ps=1,worker=2"},
-    "samples-skipped": {**FAINT, "layout": "ps=1,worker=2"},
+    "samples-skipped": FAINT,
     "stale-gradients": {"layout": "ps=1,worker=2"},
     "tower-repeats-batch": {"steps": 5},
     "detached-slice": {"steps": 5},
@@ -112,6 +112,7 @@ MODES: dict[str, dict[str, Any]] = {
     "adam": {**QUADRATIC, "optimizer": "adam"},
     "adam-halving-async": {**QUADRATIC, "optimizer": "adam", "schedule": "halving", "update": "async", "layout": PAIR},
     "adam-killed": {**QUADRATIC, "optimizer": "adam", "kill": "ps:0@12", "checkpoint_every": 5},
+    "diverging": {**QUADRATIC, "learning_rate": 3.0, "layout": PAIR},
     "halving": {"workload": "quadratic", "schedule": "halving", "layout": PAIR, "steps": 60},
     # who leaves, and who comes back
     "batches-sync": {"batches": {"worker:1": 12, "worker:2": 1}},
@@ -133,6 +134,7 @@ MODES: dict[str, dict[str, Any]] = {
         "layout": PAIR,
     },
     "checkpoint-seconds": {"checkpoint_every": "50ms", "kill": "worker:1@20", "slow": {"worker:0": 0.02}},
+    "throughput-back": {"kill": "worker:1@25", "steps": 180, "slow": {"worker:0": 0.05}, "layout": PAIR},
     "kill-three-times": {"kill": ["ps:0@worker:0@20", "ps:0@worker:0@50", "ps:0@worker:0@80"], "steps": 100},
 }
 

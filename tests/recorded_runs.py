@@ -17,7 +17,7 @@ import re
 import socket
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -50,11 +50,21 @@ PATH = re.compile(r"(?<![\w.<>/:+=-])(?:/[\w.+@~-]+)+/?")
 ADDRESS = re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3})(?::(\d{2,5}))?\b")
 BOOT = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 CONTAINER = re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])(?:[0-9a-f]{64}|[0-9a-f]{12})\b")
-PROCESS = re.compile(r"\b(pid|process|tid) \d+\b")
+PROCESS = re.compile(r"\b(pid|process|tid|[EFIW]\d{4} \d\d:\d\d:[\d.]+ ) *[1-9]\d*\b")
+"""With the prefix of a line that TensorFlow logs: level and day, time, thread."""
 THREAD = re.compile(r"\b0x[0-9a-f]{6,}")
 KNOWN = re.compile(r"/(psconform|site-packages|python3\.\d+)/(.+)")
 LOCAL, EXAMPLE = "127.0.0.1", "192.0.2."
 """The only addresses in a recorded run: of this machine, and of the net that RFC 5737 keeps for examples."""
+HARMLESS = (LOCAL, "0.0.0.0")
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "pid": lambda pid: pid == 0,
+    "boot": lambda boot: re.fullmatch(r"|boot-\d+", boot) is not None,
+    "run": lambda run: run == RUN,
+    "system": lambda system: system in ("", "Linux", "Darwin"),
+    **dict.fromkeys(("host", "hostname", "node", "user", "home", "cwd"), lambda _: False),
+}
+"""Fields that hold something of a machine, and what they hold where they do not."""
 
 
 @dataclass
@@ -107,41 +117,32 @@ class Scrubber:
 
     def _address(self, match: re.Match[str]) -> str:
         host = match[1]
-        if host not in (LOCAL, "0.0.0.0"):
+        if host not in HARMLESS:
             host = self.placeholder("address", host, EXAMPLE + "{}")
         return host + (":" + self.placeholder("port", match[2], "{}") if match[2] else "")
 
 
 def leaks(folder: Path) -> Iterator[str]:
     """What in a run folder tells of the machine that it ran on."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != DATA):
-        if path.suffix == ".bin":
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.suffix in (".bin", ".npz"):
             continue
-        for line in path.read_text(encoding="utf-8").splitlines():
-            for found in (*PATH.finditer(line), *BOOT.finditer(line), *CONTAINER.finditer(line)):
-                yield f"{path.name}: {found[0]}"
-            yield from (
-                f"{path.name}: {host}"
-                for host, _ in ADDRESS.findall(line)
-                if not host.startswith((LOCAL, EXAMPLE, "0."))
-            )
+        text = path.read_text(encoding="utf-8")
+        for pattern in (PATH, BOOT, CONTAINER, PROCESS):
+            yield from (f"{path.name}: {match[0]}" for match in pattern.finditer(text))
+        hosts = (match[1] for match in ADDRESS.finditer(text))
+        yield from (f"{path.name}: {host}" for host in hosts if host not in HARMLESS and not host.startswith(EXAMPLE))
         if path.suffix in (".json", ".jsonl"):
-            whole = path.read_text(encoding="utf-8")
-            for value in [json.loads(whole)] if path.suffix == ".json" else map(json.loads, whole.splitlines()):
+            for value in [json.loads(text)] if path.suffix == ".json" else map(json.loads, text.splitlines()):
                 yield from (f"{path.name}: {name} {value}" for name, value in _named(value))
 
 
-def _named(value: Any) -> Iterator[tuple[str, Any]]:
+def _named(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Fields that hold something of the machine, by their names."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _named(item)
-    if isinstance(value, dict):
-        for name, item in value.items():
-            harmless = {"pid": item == 0, "run": item == RUN, "host": False, "hostname": False, "node": False}
-            harmless["boot"] = re.fullmatch(r"|boot-\d+", str(item)) is not None
-            if not harmless.get(name, True):
-                yield name, item
+    for name, item in value.items():
+        if name in FIELDS and not FIELDS[name](item):
+            yield name, item
+        if isinstance(item, dict):
             yield from _named(item)
 
 

@@ -40,7 +40,7 @@ from .recorded_runs import (
 
 COMMAND = "python -m tests.recorded"
 FEWEST = 40
-USUAL = {**dataclasses.asdict(Layout()), **msgspec.to_builtins(Workload())}
+USUAL = {**msgspec.to_builtins(Workload()), **dataclasses.asdict(Layout())}
 
 
 @pytest.mark.parametrize("name", names())
@@ -156,6 +156,8 @@ PLANTED = {
     "address": ("evidence", "it came back at 10.0.0.77:4711"),
     "container": ("evidence", "container 4f2a9c0d11be was ended"),
     "pid": ("pid", 4711),
+    "process": ("evidence", "process 4711 ended"),
+    "thread": ("evidence", "its log ends: E0000 00:00:1795676763.286131   15163 cuda_platform.cc:52] failed call"),
     "boot": ("boot", "c19be039-1dc7-4a2d-860d-e2f92ff9bfde"),
     "run": ("run", "20261126-065857-30efbbd2"),
 }
