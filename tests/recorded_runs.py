@@ -17,9 +17,9 @@ import re
 import socket
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -355,16 +355,17 @@ def _value(value: Any) -> str:
     return json.dumps(value)
 
 
-def names(folder: Path = RECORDED) -> list[str]:
+def names() -> list[str]:
     """Of all recorded runs."""
-    return sorted(path.name.removesuffix(".tar.xz") for path in folder.glob("*.tar.xz"))
+    return sorted(path.name.removesuffix(".tar.xz") for path in RECORDED.glob("*.tar.xz"))
 
 
-def expected_of(name: str, folder: Path = RECORDED) -> dict[str, Any]:
+def expected_of(name: str) -> dict[str, Any]:
     """The expectation of a recorded run."""
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def all_expected(folder: Path = RECORDED) -> Iterable[dict[str, Any]]:
-    """Of all recorded runs."""
-    return [expected_of(name, folder) for name in names(folder)]
+@cache
+def all_expected() -> tuple[dict[str, Any], ...]:
+    """Of all recorded runs; not to be changed."""
+    return tuple(expected_of(name) for name in names())
