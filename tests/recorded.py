@@ -8,7 +8,7 @@ one line for each guarantee.
 Record anew what a change makes old: a new defect, workload, mode or kind of fault (the test then names the case that
 lacks; recorded_cases.py declares them), other events or another manifest, a reference trainer that works otherwise.
 
-    python -m tests.recorded                                  # everything, about half an hour on two cores
+    python -m tests.recorded                                  # everything, about half an hour
     python -m tests.recorded --only 'fault-*' --only early-commit-sync
     python -m tests.recorded --missing                        # what has none yet
     python -m tests.recorded --compare --only 'no-fence-*'    # run, print the difference, write nothing
@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from psconform.api import judge
-from psconform.errors import PsconformError
+from psconform.errors import BadInput, PsconformError
 from psconform.faults.kinds import KINDS
-from psconform.launchers.engine import engine
+from psconform.launchers.images import need, trainer_image
 from psconform.runner.session import Session
 from psconform.runner.verdicts import Judged, judge_folder
 from psconform.targets.defects import DEFECTS
@@ -71,7 +71,7 @@ def lacks(case: Case) -> str:
     """What this machine lacks to run it; empty if nothing."""
     if case.launcher == "docker":
         try:
-            engine()
+            need(trainer_image(), own=True)
         except PsconformError as error:
             return str(error).partition(". ")[0]
         return ""
@@ -150,6 +150,9 @@ def record(case: Case, *, session: Session, tries: int, into: Path | None, show:
             folder = Path(temporary)
             try:
                 expected = recorded(case, seed, session=session, folder=folder)
+            except BadInput as why:  # whatever the seed
+                show(f"{case.name}: {why}")
+                return False
             except (Unfit, PsconformError) as why:
                 show(f"{case.name}: seed {seed}: {why}")
                 continue
