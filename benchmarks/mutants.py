@@ -175,7 +175,7 @@ def judge(root: Path, mutant: Mutant, tests: list[str], *, box: Sandbox, known: 
     """Run these tests with the mutant until one finds it."""
     began, count = time.monotonic(), len(tests)
     texts = {True: mutated(root, mutant), False: (root / mutant.file).read_text(encoding="utf-8")}
-    limits = {test: known.limit(test) for test in tests}
+    limits = known.limits(tests)
     result: Result = {"found_by": "", "how": "", "output": "", "flaky": []}
     size = FIRST
     try:

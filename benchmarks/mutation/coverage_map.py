@@ -66,9 +66,10 @@ class CoverageMap:
         """A test that has failed without a mutation, too."""
         self._broken.add(test)
 
-    def limit(self, test: str) -> float:
-        """How long it may take."""
-        return PLUS_S + TIMES * float(self.tests[test]["seconds"])
+    def limits(self, names: Iterable[str]) -> dict[str, float]:
+        """How long each of these tests may take."""
+        tests = self.tests
+        return {name: PLUS_S + TIMES * float(tests[name]["seconds"]) for name in names}
 
     def covering(self, target: str, first: int, last: int) -> list[str]:
         """Tests that run any of these lines, the fastest first.

@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from psconform.launchers.keeper import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, kill_descendants
+from psconform.launchers.keeper import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, children_of, kill_descendants, unmount
 
 from .recorder import TRACE, prepare
 from .selector import WATCHDOG
 
 HERE = Path(__file__).parent
+GRACE_S = 3.0
+"""For what tests have left running."""
 FINDER = '''\
 """Takes psconform from a copy of a checkout; written by benchmarks/mutants.py."""
 
@@ -221,7 +223,7 @@ class Sandbox:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 status = process.wait()
-                kill_descendants()
+                _end_descendants()
             file.seek(0)
             return status, file.read()
 
@@ -235,6 +237,24 @@ def _ended(pid: int) -> bool:
         if found.si_pid == pid:
             return True
         os.waitpid(found.si_pid, 0)
+
+
+def _end_descendants() -> None:
+    """Keepers whose test is gone end by themselves, and unmount what they have mounted; what is left then is killed."""
+    deadline = time.monotonic() + GRACE_S
+    while children_of(os.getpid()) and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
+    kill_descendants()
+
+
+def _delete(folder: Path) -> None:
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        if (place := line.split()[1]).startswith(f"{folder}/"):
+            unmount(place)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -254,8 +274,11 @@ def sandbox(root: Path, *, tests: Path | None = None) -> Iterator[Sandbox]:
     try:
         yield Sandbox(root, folder, tests=tests)
     finally:
-        kill_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
+        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave something
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_descendants()
+        _delete(folder)
+        signal.signal(signal.SIGINT, interrupted)
         signal.signal(signal.SIGTERM, before)
 
 

@@ -22,7 +22,7 @@ COMPARED: dict[str, tuple[str, ...]] = {
     "is": ("is not",),
     "is not": ("is",),
 }
-COMPUTED = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*"}
+COMPUTED = {"+": "-", "-": "+", "*": "//", "//": "*"}  # a slash also joins paths
 RENAMED = {"min": "max", "any": "all", "minimum": "maximum", "argmin": "argmax", "break": "continue", "and": "or"}
 RENAMED |= {after: before for before, after in RENAMED.items()}
 EMPTY = {"list": "[]", "tuple": "()", "dict": "{}", "set": "set()", "str": '""'}
@@ -47,7 +47,6 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Sub: "-",
     ast.Mult: "*",
     ast.FloorDiv: "//",
-    ast.Div: "/",
 }
 
 
