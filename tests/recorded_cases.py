@@ -188,6 +188,27 @@ MORE: dict[str, dict[str, Any]] = {
     "poison": {"checkpoint_every": None},
     **{kind: {"slow": {"worker:1": 0.02}} for kind in ("tmpfs-full", "new-address")},  # it is to be there afterwards
 }
+RESTARTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "restarted": (
+        """fault = [
+          {kind = "kill", task = "worker:1", at = 8, restart_after = "200ms"},
+          {kind = "kill", task = "ps:0", at = "worker:0@16", restart_after = "200ms"},
+          {kind = "kill", task = "worker:0", at = 22, restart_after = "200ms"},
+        ]""",
+        {"layout": "ps=2,worker=2"},
+    ),
+    "restarted-left": (
+        """fault = [
+          {kind = "kill", task = "worker:1", at = 4, restart_after = "200ms"},
+          {kind = "kill", task = "worker:0", at = 8, restart_after = "200ms"},
+          {kind = "kill", task = "worker:2", at = 14, restart_after = "never"},
+          {kind = "kill", task = "worker:1", at = 25, restart_after = "200ms"},
+        ]""",
+        {"layout": "ps=1,worker=3", "drop_after": "500ms"},
+    ),
+}
+"""Records of several incarnations, which `test_cut_records` cuts. In the second the chief, in its second incarnation,
+records that the job goes on without worker:2."""
 IN_CONTAINERS = (CONTAINER, PACKETS)
 """Kinds of faults of these only containers can have: recorded with ``--launcher docker``, which takes an engine."""
 
@@ -230,6 +251,10 @@ def broken() -> Iterator[Case]:
     lost = {"layout": "ps=2,worker=2", "steps": 40, "checkpoint_every": 5, "kill": "ps:0@30"}
     yield Case("fault-lost-ps-sync", lost, kinds=("kill",))
     yield Case("fault-lost-ps-async", {**lost, "update": "async"}, kinds=("kill",))
+    for update in UPDATES:
+        for name, (faults, layout) in RESTARTED.items():
+            options = {**layout, "update": update, "steps": 30, "checkpoint_every": 5, "faults": faults}
+            yield Case(f"{name}-{update}", options, kinds=("kill",))
 
 
 def plan(kind: str) -> str:

@@ -5,47 +5,23 @@ import shutil
 
 import pytest
 
-from psconform.api import check, judge
+from psconform.api import check
 from psconform.errors import PsconformError
 from psconform.layout import Layout
 from psconform.runner.verdicts import judge_folder
 
+from .recorded_runs import RECORDED, unpack
 from .stories import CLAIMS, Story
 
-PLAN = """
-fault = [
-  {kind = "kill", task = "worker:1", at = 8, restart_after = "200ms"},
-  {kind = "kill", task = "ps:0", at = "worker:0@16", restart_after = "200ms"},
-  {kind = "kill", task = "worker:0", at = 22, restart_after = "200ms"},
-]
-"""
 
-
-LEFT = """
-fault = [
-  {kind = "kill", task = "worker:1", at = 4, restart_after = "200ms"},
-  {kind = "kill", task = "worker:0", at = 8, restart_after = "200ms"},
-  {kind = "kill", task = "worker:2", at = 14, restart_after = "never"},
-  {kind = "kill", task = "worker:1", at = 25, restart_after = "200ms"},
-]
-"""
-"""The chief, in its second life, says that the job goes on without worker:2."""
-RUNS = {
-    "sync": (PLAN, {"layout": "ps=2,worker=2"}),
-    "async": (PLAN, {"layout": "ps=2,worker=2"}),
-    "sync, left": (LEFT, {"layout": "ps=1,worker=3", "drop_after": "500ms"}),
-    "async, left": (LEFT, {"layout": "ps=1,worker=3", "drop_after": "500ms"}),
-}
-
-
-@pytest.fixture(scope="module", params=list(RUNS))
+@pytest.fixture(
+    scope="module", params=["restarted-sync", "restarted-async", "restarted-left-sync", "restarted-left-async"]
+)
 def whole(request, tmp_path_factory):
-    base, (plan, options) = tmp_path_factory.mktemp("base"), RUNS[request.param]
-    (base / "plan.toml").write_text(plan, encoding="utf-8")
-    options |= {"update": request.param.partition(",")[0], "steps": 30, "checkpoint_every": 5}
-    run = judge(faults=base / "plan.toml", out=base / "run", **options)
-    assert run.valid, run.explain()
-    return run.folder
+    """A recorded run in which tasks were killed and started again."""
+    folder = tmp_path_factory.mktemp("recorded")
+    unpack(RECORDED / f"{request.param}.tar.xz", folder)
+    return folder
 
 
 def cuts(lines):
