@@ -213,7 +213,7 @@ def test_it_is_refused_where_there_is_no_library(monkeypatch, plan, tmp_path):
         judge(faults=plan('task = "worker:1"\nat = 5\nuntil = 9'), out=tmp_path / "run")
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize(("update", "jump_s"), [("sync", 3600), ("async", -(10**9))])
 def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
     faults = plan(f'task = "worker:1"\nat = 5\nuntil = 12\njump_s = {jump_s}')
@@ -224,7 +224,7 @@ def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
     assert not [anomaly for anomaly in run.as_dict()["anomalies"] if anomaly["kind"] == "straggler"]
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
     source = (SOCKETS / "socket_ps.py").read_text(encoding="utf-8")
     probe = (Path(__file__).parent.parent / "src/psconform/probe.py").read_text(encoding="utf-8")

@@ -223,7 +223,7 @@ def events(run, name="psconform-0"):
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_worker_that_was_stopped_goes_on(judge):
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, stop=["worker:1@10..20"])
     assert run.valid, run.explain()
@@ -237,7 +237,7 @@ def test_a_worker_that_was_stopped_goes_on(judge):
     assert check(run.folder).verdicts == run.verdicts
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
     options = {"stop": ["worker:1@0s..6s"], "kill": ["worker:1@2s"], "restart_after": "never"}
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, slow="worker:1=100ms", **options)
@@ -246,7 +246,7 @@ def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
     assert not run.valid
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_times_count_from_when_all_tasks_have_been_started(judge, tmp_path):
     """A ps that takes two seconds until it listens is not stopped meanwhile."""
     shutil.copytree(TARGET.parent, tmp_path / "late")
@@ -266,7 +266,7 @@ def test_times_count_from_when_all_tasks_have_been_started(judge, tmp_path):
     assert on["mono_ns"] > started - 1e9, "it was stopped before the workers were started"
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_trainer_that_starts_over_doubles_what_it_had_pushed(judge):
     run = judge(TARGET, layout="ps=2,worker=2", update="async", steps=20, kill=["worker:1@8"], restart_after="0s")
     assert {"R1", "R2"} <= set(run.violated), run.explain()
@@ -275,7 +275,7 @@ def test_a_trainer_that_starts_over_doubles_what_it_had_pushed(judge):
     assert {path.name for path in (run.folder / "events").iterdir()} >= {"worker-1.jsonl", "worker-1.1.jsonl"}
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_killed_with_the_answer_in_hand(judge):
     run = judge(
         TARGET, layout="ps=1,worker=1", update="async", steps=9, kill="worker:0@after-push:4", restart_after="0s"
@@ -285,7 +285,7 @@ def test_killed_with_the_answer_in_hand(judge):
     assert any("step 4," in line and "applied 2" in line for line in run.verdicts["R1"].witness)
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_fault_that_never_strikes_is_named(judge):
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=9, kill=["worker:1@restoring"])
     assert not run.valid
@@ -293,7 +293,7 @@ def test_a_fault_that_never_strikes_is_named(judge):
     assert "fault kill worker:1@restoring never struck: training did not get there" in run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_task_that_never_comes_back_is_no_hang_of_the_others(judge, tmp_path):
     text = TARGET.read_text(encoding="utf-8").replace("{here}", str(TARGET.parent))
     (tmp_path / "target.toml").write_text(text.replace("[claims.sync]", '[claims.sync]\nliveness = "progress"'))
@@ -319,12 +319,12 @@ def test_padding_that_cannot_be(tmp_path, options, says):
         make_plan(out=tmp_path, **options)
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_padding_makes_the_parameters_larger_and_changes_no_verdict(judge, update):
-    run = judge("reference", layout="ps=2,worker=2", update=update, steps=12, padding=1000)
+    run = judge(TARGET, layout="ps=2,worker=2", update=update, steps=12, padding=1000)
     assert run.valid, run.explain()
-    plain = judge("reference", layout="ps=2,worker=2", update=update, steps=12)
+    plain = judge(TARGET, layout="ps=2,worker=2", update=update, steps=12)
     assert {v.guarantee: v.status for v in run.verdicts.values()} == {
         v.guarantee: v.status for v in plain.verdicts.values()
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent / "socket_ps"
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.engine
 
 BACK = """import signal
 import time

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from psconform.reference_impl import recoverable, shard
 
 from psconform.checks import judge_history
 from psconform.checks.leaving import leaves_as_declared
@@ -291,9 +290,12 @@ def test_an_absence_of_nobody_is_malformed(tmp_path):
         story.end("finished")
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("update", UPDATES)
 def test_nothing_of_a_worker_that_is_out_is_let_in(monkeypatch, update):
     """And the step that is taken in its place is no gradient, and counts as one that was refused."""
+    from psconform.reference_impl import recoverable, shard
+
     monkeypatch.setattr(shard.Shard, "device", lambda _: shard.tf.device("/device:CPU:0"))  # a ps in this process
     config = shard.ShardConfig(slots=8, workers=2, update=update, reduction="sum", drop_after=T)
     with shard.tf.Graph().as_default():

@@ -8,7 +8,7 @@ import pytest
 
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 DROPS = TARGET.with_name("target_drop.toml")
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.engine
 
 
 def run(pytester, body, *options):

@@ -316,7 +316,7 @@ def test_the_reference_refuses_it_at_the_ps_and_says_so(judge, options):
     assert refused in logs or (options.get("quorum") and "R1" in run.verdicts)  # there it may have been late
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_trainer_that_applies_it_is_found(judge):
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=20, poison="worker:1@8")
     assert run.violated == ("C3",), run.explain()

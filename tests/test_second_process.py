@@ -113,7 +113,7 @@ def test_a_task_with_a_second_process_may_be_killed_and_come_back(session, tmp_p
     assert "worker-1.1.jsonl is of a second process of worker:1, and was left out" in run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
     run = judge(
         SOCKETS / "target.toml",
@@ -128,7 +128,7 @@ def test_a_trainer_that_looks_at_nobodys_claim_is_found(session, tmp_path):
     assert "sent 1 time(s), was applied 2 times" in run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_one_that_claims_nothing_leaves_it_open(session, tmp_path, monkeypatch):
     """It hangs before it has begun to record: it has touched nothing, and is killed when the run is over."""
     monkeypatch.setattr(Twice, "effect_s", 1.0)

@@ -313,7 +313,7 @@ def psconform(*words, cwd):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_real_series(tmp_path):
     words = ["--repeat", "2", "--random-layouts", "--update", "async", "--steps", "12", "--seed", "3", "--json"]
     done = psconform("run", str(TARGET), *words, "--no-keep-valid", "--out", "out", cwd=tmp_path)
@@ -328,7 +328,7 @@ def test_a_real_series(tmp_path):
     assert len(done.stderr.splitlines()) == 3
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_runs_that_cannot_start_are_counted(tmp_path):
     (tmp_path / "target.toml").write_text(TARGET.read_text().replace('"{python}"', '"no-such-program"'))
     done = psconform("run", "target.toml", "--repeat", "2", "--out", "out", cwd=tmp_path)

@@ -87,7 +87,7 @@ def test_an_unknown_spec_is_refused(tmp_path):
         make_plan(str(tmp_path / "target.toml"), out=tmp_path / "run")
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("kind", "links"),
     [

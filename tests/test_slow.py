@@ -183,9 +183,12 @@ def test_no_steps_no_table(tmp_path):
     assert "updates/s" not in explain(judged)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("update", "others"), [("sync", "wait"), ("async", "go on")])
-@pytest.mark.parametrize("target", ["reference", TARGET])
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param("reference", marks=pytest.mark.nightly), pytest.param(TARGET, marks=pytest.mark.engine)],
+    ids=["reference", "sockets"],
+)
 def test_a_straggler_slows_its_round_in_sync_and_only_itself_in_async(judge, target, update, others):
     run = judge(target, layout="ps=1,worker=3", update=update, steps=8, slow={"worker:1": 0.3})
     assert run.valid, run.explain()
@@ -200,7 +203,7 @@ def test_a_straggler_slows_its_round_in_sync_and_only_itself_in_async(judge, tar
     assert "updates/s" in run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_the_others_wait_for_a_straggler_at_the_end_longer_than_their_patience(judge):
     # a patience that a cold start on a busy machine stays within, and a straggler that is longer behind than that
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=6, slow="worker:1=1s", patience_s=4.0)

@@ -11,11 +11,18 @@ from psconform.errors import PsconformError
 from psconform.runner.calibrate import NotLinear
 
 HERE = Path(__file__).parent / "socket_ps"
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("layout", ["ps=1,worker=1", "ps=2,worker=3", "ps=3,worker=4"])
-@pytest.mark.parametrize(("update", "reduction"), [("sync", "mean"), ("sync", "sum"), ("async", "mean")])
+@pytest.mark.parametrize(
+    ("layout", "update", "reduction"),
+    [
+        ("ps=1,worker=1", "sync", "mean"),
+        ("ps=2,worker=3", "sync", "sum"),
+        ("ps=2,worker=3", "async", "mean"),
+        ("ps=3,worker=4", "sync", "mean"),
+    ],
+)
 def test_healthy(judge, layout, update, reduction):
     run = judge(HERE / "target.toml", layout=layout, update=update, reduction=reduction, steps=20)
     assert run.valid, run.explain()
