@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from psconform.suites.chaos.covering import factors_of
 
 from psconform.targets.reference import reference
 
-TRAINER = """
-import json, os, sys
-from psconform.reference_impl.__main__ import main
-with open(os.environ["PSCONFORM_SPEC"], encoding="utf-8") as file:
-    recovers = "checkpoints" in json.load(file)  # calibration has nothing to recover from
-main([*sys.argv[1:], *(["--defect=no-fence"] if recovers else [])])
-"""
-TARGET = """
-name = "no-fence"
-[jobs.ps]
-command = ["{python}", "{here}/trainer.py", "--update={update}", "--reduction={reduction}"]
-[jobs.worker]
-command = ["{python}", "{here}/trainer.py", "--update={update}", "--reduction={reduction}"]
-[claims.sync]
-recovery = "checkpoint"
-liveness = "progress"
-[claims.async]
-recovery = "checkpoint"
-liveness = "progress"
-"""
+SOCKETS = Path(__file__).parent / "socket_ps"
+SMALL = ("--psconform-target", str(SOCKETS / "target_durable.toml"))
 CALM = """
 name = "calm"
 [jobs.worker]
@@ -41,16 +24,18 @@ command = ["{python}", "-c", "pass"]
 def suite(pytester, target, *options):
     path = pytester.path / "target.toml"
     path.write_text(target, encoding="utf-8")
-    path.with_name("trainer.py").write_text(TRAINER, encoding="utf-8")
     given = ("--psconform-target", str(path), "--psconform-profile", "ci", *options)
     return pytester.runpytest_subprocess("--pyargs", "psconform.suites.chaos", "-p", "no:cacheprovider", *given)
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_bug_of_recovery_is_found_and_can_be_replayed_and_shrunk(pytester):
-    result = suite(pytester, TARGET, "-k", "kill-ps and async")
+    """A ps answers pushes that are not on its disk yet, and dies."""
+    target = (SOCKETS / "target_durable.toml").read_text(encoding="utf-8").replace("{here}", str(SOCKETS))
+    bug = target.replace('"--update={update}"', '"--update={update}", "--every=7"')
+    result = suite(pytester, bug, "-k", "test_a_fault_of_a_role and kill-ps and async")
     assert result.parseoutcomes()["failed"] >= 1
-    result.stdout.fnmatch_lines(["*R6*violated*", "psconform replay *psconform-runs*", "psconform shrink *"])
+    result.stdout.fnmatch_lines(["*R1*violated*", "psconform replay *psconform-runs*", "psconform shrink *"])
     assert list((pytester.path / "psconform-runs").glob("*/run-0/manifest.json"))
 
 
@@ -128,13 +113,13 @@ def test_processes(judge, tmp_path):
 def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytester, monkeypatch):
     monkeypatch.delenv("TOXIPROXY_URL", raising=False)
     pytester.makepyfile(NO_PROXIES)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs", *SMALL)
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(
         ["*needs toxiproxy: network faults need Toxiproxy, and there is none (PATH: has none; go install: *"]
     )
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:1")
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)
     result.assert_outcomes(passed=1, failed=2)
 
 
@@ -142,7 +127,7 @@ def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytest
 @pytest.mark.parametrize("runs", [1, 2])
 def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pytester, runs):
     pytester.makepyfile(NEVER.replace("RUNS", str(runs)))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)
     kept = sorted((pytester.path / "psconform-runs").glob("undecided-*/manifest.json"))
     if runs == 1:
         result.assert_outcomes(passed=2)

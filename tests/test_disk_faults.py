@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from psconform.runner.session import Session
 WHEN = When("before-push", 30)
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 BOTH = ("sync", "async")
+SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 JOB = {"layout": "ps=2,worker=2", "steps": 40, "checkpoint_every": 5}
 
 
@@ -151,9 +153,10 @@ def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
         assert "it tries again" in (run.folder / "logs" / "worker-0.log").read_text()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_disk_that_nobody_used_meanwhile_is_no_evidence(session, tmp_path):
-    run = judged(session, tmp_path, broken("full"), update="sync", checkpoint_every=100)
+    """This trainer writes nothing."""
+    run = judged(session, tmp_path, broken("full"), target=SOCKETS, update="sync")
     assert run.exit_code == 2, run.explain()
     assert "fault full the folder for checkpoints@12..worker:0@24 was not seen to take effect" in run.explain()
 

@@ -17,8 +17,6 @@ from psconform import judge
 from psconform.api import check
 from psconform.errors import PsconformError
 from psconform.faults import server
-from psconform.faults.kinds import KINDS
-from psconform.faults.words import NETWORK
 from psconform.launchers.local import LocalLauncher
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
@@ -27,6 +25,7 @@ from psconform.runner.session import Session
 from .test_interrupt import below, until
 
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
+DURABLE = SOCKETS.with_name("target_durable.toml")
 LONG_S = 120.0
 
 
@@ -48,25 +47,6 @@ def write(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.of == NETWORK and name != "slow-close"])
-def test_each_kind_strikes_and_heals_and_is_survived(session, write, tmp_path, kind):
-    """Sync and async in turn, and both directions of who sends."""
-    turn = list(KINDS).index(kind) % 2
-    plan = write(kind=kind, links=("worker:1->ps:0", "ps:0->worker:1")[turn], at=10, for_="500ms")
-    update = ("sync", "async")[turn]
-    run = judge(layout="ps=1,worker=2", update=update, steps=40, faults=plan, session=session, out=tmp_path / "run")
-    assert run.exit_code == 0, run.explain()
-    (fault,) = run.as_dict()["faults"]
-    assert (fault["kind"], fault["of"], fault["at"]) == (kind, ("worker:1->ps:0", "ps:0->worker:1")[turn], "10")
-    shows = {"stall": "bytes held back", "refuse": "ended", "reset": "ended", "cut": "ended"}.get(
-        kind, "passed through it"
-    )
-    assert shows in fault["evidence"]
-    assert "came" in fault["healed"]
-    assert run.verdicts["L1"].status == "valid"
-
-
-@pytest.mark.nightly
 def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, monkeypatch):
     """gRPC would dial other tasks through it, and psconform its Toxiproxy."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY"):
@@ -76,13 +56,13 @@ def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, mo
     assert run.exit_code == 0, run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update):
     """In async the other worker trains on meanwhile; in sync everybody waits, and the fault is healed for that."""
     plan = write(kind="stall", links="worker:1<->ps:0", at=5, until=60)
     options = {"layout": "ps=1,worker=2", "steps": 80, "slow": "worker:0=20ms"}  # or it might be far ahead by then
-    run = judge(update=update, **options, faults=plan, session=session, out=tmp_path / "run")
+    run = judge(DURABLE, update=update, **options, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 0, run.explain()
     events = [json.loads(line) for line in (tmp_path / "run/events/psconform-0.jsonl").read_text().splitlines()]
     on, off = (event["did_ns"] for event in events if event["kind"] == "fault")
@@ -100,7 +80,7 @@ def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update)
     assert bool(acked[0]) is (update == "async")
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
@@ -109,12 +89,12 @@ def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
         '[[fault]]\nkind = "latency"\nlinks = "isolate worker:0"\nat = 8\nuntil = 20\nms = 5\njitter_ms = 3\n',
         encoding="utf-8",
     )
-    run = judge(layout="ps=2,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
+    run = judge(DURABLE, layout="ps=2,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 0, run.explain()
     assert len(run.as_dict()["faults"]) == 3
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
     """This ps never dials its workers, so there is nothing that could be refused."""
     plan = write(kind="refuse", links="ps:0->worker:1", at=3, for_="100ms")
@@ -153,7 +133,7 @@ def struck(folder):
     return path.exists() and '"fault"' in path.read_text()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, tmp_path):
     """SIGKILL of psconform; of proxies on a server that is not its own, too."""
     with LocalLauncher(preload=None) as launcher:
@@ -161,7 +141,7 @@ def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, 
         for number, url in enumerate(("", theirs.url)):
             folder = tmp_path / f"run{number}"
             plan = write(kind="stall", links="isolate worker:1", at=5, for_="600s")
-            command = [sys.executable, "-m", "psconform", "run", "--layout", "ps=1,worker=2", "--steps", "40"]
+            command = [sys.executable, "-m", "psconform", "run", str(DURABLE), "--layout", "ps=1,worker=2"]
             environment = {**os.environ, "TOXIPROXY_URL": url}
             process = subprocess.Popen([*command, "--faults", str(plan), "--out", str(folder)], env=environment)
             until(lambda folder=folder: struck(folder), seconds=LONG_S)
@@ -191,15 +171,15 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
         plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
         run = judge(str(SOCKETS), faults=plan, out=tmp_path / "other", **sockets)
         assert run.exit_code == 0, run.explain()
-        plan = write(kind="read-only", at=12, until="worker:0@24")
-        options = {"layout": "ps=1,worker=2", "steps": 40, "checkpoint_every": 5}
-        run = judge(faults=plan, session=session, out=tmp_path / "disk", **options)
+        plan = write(kind="read-only", at=12, for_="100ms")
+        options = {"layout": "ps=1,worker=2", "steps": 40, "session": session, "out": tmp_path / "disk"}
+        run = judge(DURABLE, faults=plan, **options)
         assert run.exit_code == 0, run.explain()
     assert [fault["kind"] for fault in run.as_dict()["faults"]] == ["read-only"]
     assert server.find().found is None
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     """It goes once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
     text = SOCKETS.read_text(encoding="utf-8").replace("{here}", str(SOCKETS.parent))
@@ -231,7 +211,7 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     assert "refuse the proxies" in run.verdicts["L1"].reason
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_stall_of_answers_shows(session, write, tmp_path):
     """This ps dials nobody: what it answers is held back on connections that the worker has dialled."""
     plan = write(kind="stall", links="ps:0->worker:1", at=3, for_="600ms")
@@ -243,42 +223,22 @@ def test_a_stall_of_answers_shows(session, write, tmp_path):
     assert "came through" in fault["healed"]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("update", "task"), [("sync", "worker:1"), ("async", "ps:0")])
-def test_a_slow_close_shows_when_a_task_dies(session, tmp_path, update, task):
-    """The others believe it alive for some time longer."""
-    plan = f'[[fault]]\nkind = "slow-close"\nlinks = "mute {task}"\nat = 8\nfor = "5s"\nms = 4000\n'
-    plan += f'[[fault]]\nkind = "kill"\ntask = "{task}"\nat = 12\nrestart_after = "100ms"\n'
-    (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
-    run = judge(
-        layout="ps=1,worker=2",
-        update=update,
-        steps=40,
-        faults=tmp_path / "plan.toml",
-        session=session,
-        out=tmp_path / "run",
-    )
-    assert run.exit_code == 0, run.explain()
-    told = {fault["kind"]: fault for fault in run.as_dict()["faults"]}
-    assert re.fullmatch(r"\d+ connection\(s\) open whose other end had gone", told["slow-close"]["evidence"])
-    assert told["slow-close"]["healed"] == "no connection is open whose other end has gone"
-
-
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path):
     plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, until=12)  # a time may outlast the workers
-    run = judge(layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
+    run = judge(DURABLE, layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 2
     assert "slow-close worker:1<->ps:0@8 ms=2000..12 was not seen to take effect" in run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize("update", ["sync", "async"])
 @pytest.mark.parametrize("task", ["worker:1", "ps:0"])
 def test_a_kill_between_a_push_and_its_acknowledgement(session, write, tmp_path, update, task):
     """The gradient is on its way or applied, and the worker has not been told; it counts once all the same."""
     plan = write(kind="kill", task=task, at="worker:1@sent:12", restart_after="100ms")
-    run = judge(layout="ps=2,worker=2", update=update, steps=40, faults=plan, session=session, out=tmp_path / "run")
+    options = {"layout": "ps=2,worker=2", "steps": 40, "session": session, "out": tmp_path / "run"}
+    run = judge(DURABLE, update=update, faults=plan, **options)
     assert run.exit_code == 0, run.explain()
     (fault,) = run.as_dict()["faults"]
     assert fault["at"] == "worker:1@sent:12"
