@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -38,6 +40,52 @@ for line in ("+0", "+3600", "-7200", "+0"):
 """
 
 
+THREADS = """
+import collections, ctypes, json, sys, threading, time
+from pathlib import Path
+from psconform.faults import faketime
+
+class Spec(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+
+look = ctypes.CDLL(None).clock_gettime  # several at once: ctypes lets go of the GIL
+offsets, ours = Path(sys.argv[1]), float(sys.argv[2])
+history, over, counts = [0], False, collections.Counter()
+
+def ahead():
+    \"\"\"Which of the offsets since before the last change the clock shows; None: none of them.\"\"\"
+    spec, began = Spec(), max(0, len(history) - 2)
+    before = time.monotonic()
+    look(0, ctypes.byref(spec))
+    after, wall = time.monotonic(), spec.s + spec.ns / 1e9 - ours
+    return next((s for s in history[began:] if before + s - 0.1 <= wall <= after + s + 0.1), None)
+
+def looks():
+    mine = collections.Counter()
+    while not over:
+        mine[ahead() is not None] += 1
+    counts.update({str(known): count for known, count in mine.items()})
+
+threads = [threading.Thread(target=looks) for _ in range(4)]
+sys.setswitchinterval(1e-4)  # or this thread waits its turn at the GIL
+for thread in threads:
+    thread.start()
+again = 0
+for seconds in (3600, 0, -7200, 0, 10**9, 5) * 3:
+    history.append(seconds)
+    faketime.write(offsets, seconds)
+    time.sleep(0.01)
+    while ahead() != seconds:
+        again += 1
+        faketime.write(offsets, seconds)
+        time.sleep(0.01)
+over = True
+for thread in threads:
+    thread.join()
+print(json.dumps(counts | {"again": again}))
+"""
+
+
 @pytest.fixture(scope="module")
 def session():
     with Session() as session:
@@ -54,10 +102,17 @@ def plan(tmp_path):
     return written
 
 
+@pytest.fixture(params=[find for find in (faketime.of_system, faketime.of_package) if find()] or [faketime.find])
+def library(request, monkeypatch):
+    """Each library that this machine has, as if it were the only one."""
+    path = request.param()
+    monkeypatch.setattr(faketime, "find", lambda: path)
+    return path
+
+
 def faked(tmp_path):
     """What a process with a clock of its own is given."""
     library = faketime.find()
-    assert library is not None, faketime.lacking()
     faketime.write(tmp_path / "clock", 0)
     return faketime.environment(str(faketime.copy(library, tmp_path)), str(tmp_path / "clock"), {})
 
@@ -67,9 +122,9 @@ def left_by(pid):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
+@pytest.mark.usefixtures("library")
 def test_the_wall_clock_jumps_and_nothing_else_does(tmp_path):
-    import time
-
     command = (sys.executable, "-c", LOOKS, str(tmp_path / "clock"), str(time.time() - time.monotonic()))
     with LocalLauncher() as launcher:
         pid = launcher.start(
@@ -81,10 +136,26 @@ def test_the_wall_clock_jumps_and_nothing_else_does(tmp_path):
     assert not left_by(pid)
 
 
+@pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
+def test_threads_that_look_at_once_see_the_old_time_or_the_new_one(library, tmp_path):
+    """With the package's library nearly so; and what it misses is there once the file is written again."""
+    command = [sys.executable, "-c", THREADS, str(tmp_path / "clock"), str(time.time() - time.monotonic())]
+    environment = os.environ | faked(tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    counts = json.loads(done.stdout)
+    assert counts["True"] > 1000
+    if library.name == faketime.NAME:
+        assert (counts.get("False", 0), counts["again"]) == (0, 0)
+    assert counts.get("False", 0) <= counts["True"] / 1000
+
+
 def test_a_file_is_never_read_half(tmp_path):
     for seconds, line in ((3600, "+3600\n"), (-5, "-5\n"), (0, "+0\n")):
         faketime.write(tmp_path / "clock", seconds)
         assert (tmp_path / "clock").read_text() == line
+    faketime.write(tmp_path / "clock", 0)
+    assert (tmp_path / "clock").read_text() == "+0.0\n"  # the same, and yet not: or it would not be read again
     assert [path.name for path in tmp_path.iterdir()] == ["clock"]
 
 
@@ -113,6 +184,7 @@ with LocalLauncher() as launcher:
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
 def test_nothing_is_left_of_a_psconform_that_was_killed(tmp_path):
     faked(tmp_path)
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
@@ -123,6 +195,7 @@ def test_nothing_is_left_of_a_psconform_that_was_killed(tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
 def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
     faked(tmp_path)
     with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
@@ -139,6 +212,7 @@ def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
 def test_a_task_that_is_killed_leaves_nothing(tmp_path):
     with LocalLauncher() as launcher:
         command = Command((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"))
@@ -181,6 +255,7 @@ def test_only_its_own_clock_shows_it(tmp_path, jump_s):
     heard(0.0)
     heard(float(jump_s), task="worker:0")
     assert jumps.evidence() == ""
+    assert (tmp_path / "clock").read_text() == f"{jump_s:+d}.0\n"  # written again, for it may have missed it
     heard(jump_s + 0.01)
     assert jumps.evidence() == f"its clock is {abs(jump_s):.1f} s {'ahead' if jump_s > 0 else 'behind'}"
     jumps.heal()
@@ -208,12 +283,26 @@ def test_an_older_probe_tells_nothing():
 
 def test_it_is_refused_where_there_is_no_library(monkeypatch, plan, tmp_path):
     monkeypatch.setattr(faketime, "FOLDERS", (str(tmp_path),))
-    assert KINDS["clock"].lacks == "libfaketime: apt-get install faketime"
-    with pytest.raises(PsconformError, match="fault clock needs libfaketime: apt-get install faketime"):
+    monkeypatch.setattr(faketime, "PACKAGE", "no_such_package")
+    assert KINDS["clock"].lacks.startswith("libfaketime: python3 -m pip install")
+    with pytest.raises(PsconformError, match="fault clock needs libfaketime: python3 -m pip install"):
         judge(faults=plan('task = "worker:1"\nat = 5\nuntil = 9'), out=tmp_path / "run")
 
 
+def test_a_library_for_another_machine_is_none(monkeypatch, tmp_path):
+    """The package's wheel is the same for all machines."""
+    (tmp_path / "libfaketime" / "vendor/libfaketime/src").mkdir(parents=True)
+    file = tmp_path / "libfaketime" / faketime.IN_PACKAGE
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "libfaketime", raising=False)
+    header = Path(sys.executable).read_bytes()[:20]
+    for data, found in ((header, file), (header[:18] + b"\xff\xff", None), (b"", None)):
+        file.write_bytes(data)
+        assert faketime.of_package() == found
+
+
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
 @pytest.mark.parametrize(("update", "jump_s"), [("sync", 3600), ("async", -(10**9))])
 def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
     faults = plan(f'task = "worker:1"\nat = 5\nuntil = 12\njump_s = {jump_s}')
@@ -225,6 +314,7 @@ def test_a_trainer_that_is_not_ours(session, plan, tmp_path, update, jump_s):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("faketime")
 def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
     source = (SOCKETS / "socket_ps.py").read_text(encoding="utf-8")
     probe = (Path(__file__).parent.parent / "src/psconform/probe.py").read_text(encoding="utf-8")
@@ -240,6 +330,7 @@ def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.psconform_needs("faketime")
 @pytest.mark.parametrize(
     ("update", "task", "jump_s", "every"),
     [("sync", "worker:0", 3600, 5), ("async", "worker:0", -(10**9), "100ms"), ("async", "worker:1", 3600, 5)],

@@ -138,7 +138,7 @@ def _faketime() -> Finding:
     purpose = "clocks that jump (fault clock)"
     library = faketime.find()
     if library is None:
-        return Finding("faketime", False, "", purpose, f"{faketime.lacking()} (Debian)")
+        return Finding("faketime", False, "", purpose, faketime.lacking())
     return Finding("faketime", True, str(library), purpose)
 
 

@@ -7,24 +7,39 @@ Up to 0.9.10, which is what Debian 12 has, the library then takes the deadline o
 of the wall clock, and each ``time.sleep`` of Python 3.11 and later fails with EINVAL
 (https://github.com/wolfcw/libfaketime/issues/426). A target must not be accused of that, so what is preloaded is a copy
 in which that one function has another name, and nobody finds it.
+
+Where the system has none, that in the package ``libfaketime`` of PyPI is taken (x86-64; it fakes no sleeps). It is the
+variant for programs with one thread: threads read the file into the same memory. In a C program whose 8 threads did
+nothing but look at the clock (2 cores, 50 changes of the file), one change was missed until the file was written again,
+for the library took it for read already, and 1 of 1.4 million looks saw a time that was neither the old nor the new.
+With the system's library neither happened. Therefore `write` never writes the same text twice in a row, and the fault
+writes again when its worker tells of the wrong time. If it is not seen even then, the run is undecided.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
 NAME = "libfaketimeMT.so.1"
-"""That for programs with several threads: the other one may read its file in two of them at once."""
+"""That for programs with several threads. A copy has this name, too, whatever it is a copy of."""
 FOLDERS = ("/usr/lib/{triple}/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
+PACKAGE, IN_PACKAGE = "libfaketime", "vendor/libfaketime/src/libfaketime.so.1"
 _SLEEP = b"\0clock_nanosleep\0"
 REMAINS = ("/dev/shm/faketime_shm_{pid}", "/dev/shm/sem.faketime_sem_{pid}")
-"""What a process with it leaves behind, however it ends (0.9.10)."""
+"""What a process with it leaves behind, however it ends (0.9.10, the package's, too)."""
 
 
 def find() -> Path | None:
-    """The library; None if this machine has none."""
+    """The library: the system's, else that of the package; None if this machine has none."""
+    return of_system() or of_package()
+
+
+def of_system() -> Path | None:
+    """What a distribution's package has installed."""
     triple = sysconfig.get_config_var("MULTIARCH") or "*"
     for folder in FOLDERS:
         path = Path(folder.format(triple=triple), NAME)
@@ -33,9 +48,28 @@ def find() -> Path | None:
     return None
 
 
+def of_package() -> Path | None:
+    """What PyPI's package has, if this machine can load it: its wheel is for all machines, its library for one."""
+    package = importlib.util.find_spec(PACKAGE)
+    for folder in (package.submodule_search_locations or ()) if package is not None else ():
+        path = Path(folder, IN_PACKAGE)
+        if path.is_file() and _machine(path) == _machine(Path(sys.executable)):
+            return path
+    return None
+
+
 def lacking() -> str:
     """What this machine lacks for it, and what to do about it; empty if nothing."""
-    return "" if find() is not None else "libfaketime: apt-get install faketime"
+    if find() is not None:
+        return ""
+    return f"libfaketime: python3 -m pip install {PACKAGE} (x86-64), or apt-get install faketime (Debian)"
+
+
+def _machine(file: Path) -> bytes:
+    """What an ELF file is for: the words of its header about class, order of bytes and machine."""
+    with file.open("rb") as opened:
+        header = opened.read(20)
+    return header[4:6] + header[18:20]
 
 
 def copy(library: Path, folder: Path) -> Path:
@@ -63,6 +97,9 @@ def environment(library: str, offsets: str, env: Mapping[str, str]) -> dict[str,
 
 def write(offsets: Path, seconds: int) -> None:
     """Set the clock of whoever reads this file so many seconds ahead; never half of a line is read."""
+    line = f"{seconds:+d}\n"
+    if offsets.exists() and offsets.read_text(encoding="ascii") == line:
+        line = f"{seconds:+d}.0\n"  # the same for who reads it, but read again
     new = offsets.with_name(f"{offsets.name}.new")
-    new.write_text(f"{seconds:+d}\n", encoding="ascii")
+    new.write_text(line, encoding="ascii")
     new.replace(offsets)
