@@ -97,7 +97,6 @@ class Sandbox:
             for name in files_of(tests):
                 if name.parts[0] == "tests":
                     self._copy(tests, name)
-        (folder / "t").mkdir()
         self.python = self._make_python()
         (folder / "lines" / "main").mkdir(parents=True)
 
@@ -196,6 +195,8 @@ class Sandbox:
             (self.folder / name).unlink(missing_ok=True)
         # what one mutant taught Hypothesis must not help to find another
         shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)
+        _delete(self.folder / "t")
+        (self.folder / "t").mkdir()
         options = ("-q", "-p", "mutation.selector", "-p", "no:cacheprovider", "--hypothesis-seed", "0", "--tb", "short")
         command = [str(self.python), "-m", "pytest", *options, f"--mutants-report={self.folder / 'report.jsonl'}"]
         return self._run([*command, *words], env)
