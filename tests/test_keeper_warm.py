@@ -10,6 +10,8 @@ from psconform.errors import PsconformError
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 
+pytestmark = pytest.mark.engine
+
 TASK = Task("worker", 0)
 MODULE = """
 import atexit, os, signal, sys, time
@@ -123,7 +125,6 @@ def test_an_entry_point_that_is_missing_is_a_traceback_in_the_log(warm, tmp_path
     assert "AttributeError" in log.read_text()
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(("module", "says"), [("no_such_module", "No module named"), ("broken_module", "on purpose")])
 def test_a_module_that_cannot_be_imported_is_one_error(tmp_path, monkeypatch, module, says):
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('on purpose')")
@@ -142,7 +143,6 @@ with LocalLauncher() as launcher:
 """
 
 
-@pytest.mark.engine
 def test_ports_are_distinct_over_many_calls_and_processes():
     command = [sys.executable, "-c", PORTS]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -19,6 +19,8 @@ from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(scope="module")
 def toxiproxy(tmp_path_factory):
@@ -77,7 +79,6 @@ def test_an_address_where_none_runs_is_no_reason_to_take_another(monkeypatch, tm
         server.need()
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(("said", "taken"), [("2.12.0", True), ("2.13.1", True), ("git", True), ("2.9.0", False)])
 def test_one_that_is_too_old_is_passed_over(tmp_path, said, taken):
     program(tmp_path / "bin" / "toxiproxy-server", f"echo toxiproxy-server version {said}")
@@ -86,13 +87,11 @@ def test_one_that_is_too_old_is_passed_over(tmp_path, said, taken):
     assert taken or "2.9.0 is older than" in dict(search.closed)["PATH"]
 
 
-@pytest.mark.engine
 def test_one_that_does_not_run_is_passed_over(tmp_path):
     program(tmp_path / "bin" / "toxiproxy-server", "echo broken >&2; exit 1")
     assert "failed: broken" in dict(server.find().closed)["PATH"]
 
 
-@pytest.mark.engine
 def test_one_that_go_builds_is_kept(tmp_path, monkeypatch, caplog):
     build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$GOBIN/server"'
     program(tmp_path / "bin" / "go", build)
@@ -106,7 +105,6 @@ def test_one_that_go_builds_is_kept(tmp_path, monkeypatch, caplog):
     assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("copies", [True, False])
 def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(tmp_path, monkeypatch, copies):
     writes = f'printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$3"' if copies else "echo no space >&2; exit 1"
@@ -123,7 +121,6 @@ def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(t
     assert [line.split()[0] for line in said] == ["rm", "create", "cp", "rm"]
 
 
-@pytest.mark.engine
 def test_a_release_is_taken_if_it_is_what_it_was(tmp_path, monkeypatch):
     data = archive(f"#!/bin/sh\necho {server.VERSION}\n")
     name = f"linux_{ {'x86_64': 'amd64', 'aarch64': 'arm64'}[platform.machine()] }"
@@ -139,7 +136,6 @@ def test_a_release_is_taken_if_it_is_what_it_was(tmp_path, monkeypatch):
     assert server.find().found.how == "cache"
 
 
-@pytest.mark.engine
 def test_one_that_cannot_be_used_is_found_out_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("TOXIPROXY_URL", "nonsense")
     stall = 'fault = [{kind = "stall", links = "worker:1->ps:0", at = 3, for = "1s"}]'
