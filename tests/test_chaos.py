@@ -32,8 +32,8 @@ def suite(pytester, target, *options):
 def test_a_bug_of_recovery_is_found_and_can_be_replayed_and_shrunk(pytester):
     """A ps answers pushes that are not on its disk yet, and dies."""
     target = (SOCKETS / "target_durable.toml").read_text(encoding="utf-8").replace("{here}", str(SOCKETS))
-    bug = target.replace('"--update={update}"', '"--update={update}", "--every=7"')
-    result = suite(pytester, bug, "-k", "test_a_fault_of_a_role and kill-ps and async")
+    bug = target.replace('"--update={update}"', '"--update={update}", "--every=1000"')
+    result = suite(pytester, bug, "-k", "test_a_fault_of_a_role and kill-ps and async and not sent")
     assert result.parseoutcomes()["failed"] >= 1
     result.stdout.fnmatch_lines(["*R1*violated*", "psconform replay *psconform-runs*", "psconform shrink *"])
     assert list((pytester.path / "psconform-runs").glob("*/run-0/manifest.json"))
