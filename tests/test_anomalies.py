@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from psconform.runner.verdicts import judge_folder
 
 from .simulate import Trainer
 from .timelines import START_NS, held, history_of, steps_of
+
+SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
+DURABLE = SOCKETS.with_name("target_durable.toml")
 
 
 def found(history, losses=None):
@@ -199,19 +203,19 @@ def test_a_detector_that_crashes_is_named(monkeypatch):
     assert str(anomaly) == "stalled: psconform:0 since 0.0 s: the detector crashed: ZeroDivisionError: by 0"
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_straggler_in_a_cluster(judge, update):
-    run = judge("reference", layout="ps=1,worker=3", update=update, steps=40, slow="worker:1=50ms")
+    run = judge(SOCKETS, layout="ps=1,worker=3", update=update, steps=40, slow="worker:1=50ms")
     assert run.valid, run.explain()
     assert [(a.kind, a.task) for a in run.anomalies] == [("straggler", "worker:1")], run.explain()
     assert run.anomalies[0].step <= 4
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_stopped_worker_in_a_cluster(judge):
     slow = {"worker:0": 0.01}
-    run = judge("reference", layout="ps=1,worker=2", update="async", steps=300, slow=slow, stop="worker:1@20..295")
+    run = judge(SOCKETS, layout="ps=1,worker=2", update="async", steps=300, slow=slow, stop="worker:1@20..295")
     assert run.valid, run.explain()
     stalled = [a for a in run.anomalies if a.kind == "stalled"]
     assert [(a.task, a.step) for a in stalled] == [("worker:1", 20)], run.explain()
@@ -219,7 +223,7 @@ def test_a_stopped_worker_in_a_cluster(judge):
     assert stored == [dataclasses.asdict(a) for a in judge_folder(run.folder).anomalies]
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 @pytest.mark.parametrize(
     "options",
     [
@@ -230,13 +234,13 @@ def test_a_stopped_worker_in_a_cluster(judge):
     ids=str,
 )
 def test_training_that_diverges_in_a_cluster(judge, options):
-    run = judge("reference", layout="ps=1,worker=2", **{"steps": 40, **options})
+    run = judge(SOCKETS, layout="ps=1,worker=2", **{"steps": 40, **options})
     assert not run.violated, run.explain()
     assert [a.kind for a in run.anomalies] == ["diverging"], run.explain()
 
 
-@pytest.mark.nightly
+@pytest.mark.engine
 def test_a_poisoned_gradient_in_a_cluster(judge):
-    run = judge("reference", layout="ps=1,worker=2", steps=25, poison="worker:1@20")
+    run = judge(DURABLE, layout="ps=1,worker=2", steps=25, poison="worker:1@20")
     assert [(a.kind, a.task, a.step) for a in run.anomalies] == [("non-finite", "worker:1", 20)], run.explain()
     assert run.anomalies[0].text == "its gradient of step 20 is nan (failed)"

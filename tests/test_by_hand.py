@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.nightly
 COMMAND = [sys.executable, "-m", "psconform.reference_impl"]
 
 
@@ -32,6 +31,7 @@ def begin(command, cluster, job, index):
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("update", "replication"), [("sync", "between-graph"), ("async", "between-graph"), ("sync", "in-graph")]
 )
@@ -66,6 +66,7 @@ main()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options", [[], ["--replication", "in-graph"], ["--checkpoint-dir", "checkpoints"]], ids=" ".join
 )
@@ -88,6 +89,7 @@ def test_no_task_closes_a_session(options, tmp_path):
     assert not any("a session is closed" in output for output in outputs[1:]), outputs
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_task_comes_back_by_hand(update, tmp_path):
     """With --checkpoint-dir; without psconform nobody but the servers knows who has trained what."""
@@ -117,6 +119,7 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
     assert newest.get_tensor("applied").tolist() == [400, 400]
 
 
+@pytest.mark.nightly
 def test_a_worker_joins_a_running_async_job(tmp_path):
     """Nobody waits for it before it comes, and all that it trains is applied when it has."""
     cluster = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}" for _ in range(2)]}
@@ -141,11 +144,13 @@ def test_a_worker_joins_a_running_async_job(tmp_path):
     assert newest.get_tensor("applied").tolist() == [500, 500]
 
 
+@pytest.mark.engine
 def test_help_shows_how():
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=environment(), check=True)
     assert "TF_CONFIG=" in done.stdout
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("tf_config", "says"),
     [
@@ -166,6 +171,7 @@ def test_bad_cluster_is_one_line(tf_config, says):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "says"),
     [
