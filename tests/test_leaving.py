@@ -90,15 +90,15 @@ def test_spelling(tmp_path):
     assert parse_faults(kill="worker:1@20", restart_after="never", layout=plan.layout, steps=50)[0].until is None
 
 
-@pytest.fixture(params=UPDATES)
-def healthy(request, tmp_path):
-    """A history in which both workers have pushed all their steps."""
-    return Trainer(update=request.param, steps=STEPS, seed=3).judge(tmp_path / "run").history
+@pytest.fixture(scope="module", params=UPDATES)
+def healthy(request, tmp_path_factory):
+    """A history in which both workers have pushed all their steps; tests make others of it by `replace`."""
+    return Trainer(update=request.param, steps=STEPS, seed=3).judge(tmp_path_factory.mktemp("healthy") / "run").history
 
 
-@pytest.fixture
-def sync(tmp_path):
-    return Trainer(steps=STEPS, seed=3).judge(tmp_path / "run").history
+@pytest.fixture(scope="module")
+def sync(tmp_path_factory):
+    return Trainer(steps=STEPS, seed=3).judge(tmp_path_factory.mktemp("sync") / "run").history
 
 
 def dropping(history, *absences, **changes):

@@ -11,47 +11,33 @@ DROPS = TARGET.with_name("target_drop.toml")
 pytestmark = pytest.mark.engine
 
 
-def run(pytester, body, *options):
-    pytester.makepyfile(f"import psconform\n{body}")
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", *options)
+def test_a_passing_test_leaves_nothing_behind_and_a_failing_one_its_run_and_how_to_look_at_it(pytester):
+    pytester.makepyfile(f"""
+import psconform
 
-
-def test_fixture_judges_and_leaves_nothing_behind(pytester):
-    result = run(
-        pytester,
-        f"""
 def test_it(judge):
     run = judge({str(TARGET)!r}, layout="ps=1,worker=2", update="async", steps=5)
     assert run.valid, run.explain()
     assert (run.folder / "verdicts.json").exists()
-""",
-    )
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["psconform: 2 real clusters started*"])
-    assert not (pytester.path / "psconform-runs").exists()
 
-
-def test_failing_test_keeps_its_run_and_says_how_to_look_at_it(pytester):
-    result = run(
-        pytester,
-        f"""
-def test_it(judge):
+def test_that_fails(judge):
     run = judge({str(DROPS)!r}, layout="ps=1,worker=2", update="async", steps=5)
     assert run.valid, run.explain()
-""",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*R1*violated*", "*psconform check *"])
-    kept = list((pytester.path / "psconform-runs").glob("test_it-*/run-0/manifest.json"))
-    assert len(kept) == 1
+""")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*R1*violated*", "*psconform check *", "psconform: 4 real clusters started*"])
+    (kept,) = (pytester.path / "psconform-runs").iterdir()
+    assert kept.name.startswith("test_that_fails-")
+    assert (kept / "run-0" / "manifest.json").exists()
 
 
 def test_suite_judges_the_target_of_the_option(pytester):
     result = pytester.runpytest_subprocess(
         *("--pyargs", "psconform.suites.conformance", "-p", "no:cacheprovider"),
-        *("--psconform-target", str(DROPS), "-k", "long_runs or contention"),
+        *("--psconform-target", str(DROPS), "-k", "every_gradient_is_applied"),
     )
-    result.assert_outcomes(failed=2)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*run again:*psconform run*target_drop.toml*"])
 
 
