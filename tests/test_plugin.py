@@ -35,7 +35,7 @@ def test_that_fails(judge):
 def test_suite_judges_the_target_of_the_option(pytester):
     result = pytester.runpytest_subprocess(
         *("--pyargs", "psconform.suites.conformance", "-p", "no:cacheprovider"),
-        *("--psconform-target", str(DROPS), "-k", "every_gradient_is_applied"),
+        *("--psconform-target", str(DROPS), "-k", "contention"),
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*run again:*psconform run*target_drop.toml*"])
