@@ -17,6 +17,8 @@ from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mar
 from psconform.launchers.remains import namespace
 from psconform.layout import Command, Task
 
+from .waits import HANG_S
+
 pytestmark = pytest.mark.engine
 
 
@@ -53,7 +55,7 @@ def orphans():
 
 def clean():
     command = [sys.executable, "-m", "psconform.cli", "clean"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(
         re.match(r"ended \d+: |\d+ process\(es\) ended$|removed |unmounted /|deleted /", line)
@@ -70,7 +72,7 @@ def test_clean_ends_what_a_dead_psconform_has_left(start, owner):
     owner.wait()
     assert orphan.pid in orphans()
     assert f"ended {orphan.pid}: {sys.executable} -c import time; time.sleep(1000) # a # comment\n" in clean()
-    assert orphan.wait(timeout=1) == -9
+    assert orphan.wait(timeout=HANG_S) == -9
     assert f"ended {orphan.pid}:" not in clean()
 
 
@@ -163,7 +165,7 @@ def test_what_an_engine_does_not_do_clean_says_and_cleans_the_rest(said, words, 
         Thread(target=engine.serve_forever, daemon=True).start()
         env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/engine"}
         command = [sys.executable, "-m", "psconform.cli", "clean"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False, env=env)
         engine.shutdown()
     assert f"ended {orphan.pid}:" in done.stdout
     assert done.returncode == 4

@@ -14,6 +14,8 @@ from psconform.cli import main
 from psconform.doctor import examine
 from psconform.launchers.engine import engine
 
+from .waits import HANG_S
+
 pytestmark = pytest.mark.engine
 
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
@@ -23,7 +25,7 @@ def call(*arguments, cwd=None, stdin=subprocess.DEVNULL, **env):
     command = [sys.executable, "-m", "psconform.cli", *map(str, arguments)]
     environment = {**os.environ, **env}
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, stdin=stdin, env=environment, timeout=60, check=False
+        command, capture_output=True, text=True, cwd=cwd, stdin=stdin, env=environment, timeout=HANG_S, check=False
     )
 
 
@@ -244,7 +246,7 @@ def test_bad_input_to_the_command_itself(tmp_path, arguments):
 @pytest.mark.parametrize(("redirected", "status"), [(">/dev/full", 4), ("| true", 4), (">&-", 0)])
 def test_output_that_cannot_be_written_is_no_traceback(redirected, status):
     script = f"set -o pipefail; {sys.executable} -c 'from psconform.cli import main; main()' list checks {redirected}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == status
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") <= 1

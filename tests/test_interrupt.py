@@ -5,10 +5,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+
+from .waits import HANG_S, until, within_a_second
 
 pytestmark = pytest.mark.engine
 
@@ -67,15 +68,6 @@ delivery = "exactly-once"
 """
 
 
-def until(condition, *, seconds=20.0):
-    """Wait until the condition gives something true, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.01)
-    return found
-
-
 def below(pid, word):
     """Processes that one has started, and those have, with this in their command line; others may end meanwhile."""
     found = set()
@@ -113,13 +105,13 @@ def running(tmp_path):
             yield process, below
         finally:
             process.kill()
-        until(lambda: all(map(gone, below)), seconds=1.0)
+        within_a_second(lambda: all(map(gone, below)))
 
 
 def check(folder):
     """Judge what is left offline; gives exit code and text."""
     words = [sys.executable, "-m", "psconform.cli", "check", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.stderr == ""
     assert "Traceback" not in done.stdout
     return done.returncode, done.stdout
@@ -127,7 +119,7 @@ def check(folder):
 
 def test_the_trainer_is_valid_if_nothing_happens(tmp_path):
     words = command(tmp_path, *RUN)
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.glob("*.calibration*"))
 
@@ -137,8 +129,8 @@ def test_an_interrupted_run_ends_its_tasks_and_can_be_read(running, tmp_path, nu
     process, below = running
     assert len(below) == 4
     process.send_signal(number)
-    until(lambda: all(map(gone, below)), seconds=1.0)
-    out, err = process.communicate(timeout=5)
+    within_a_second(lambda: all(map(gone, below)))
+    out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "psconform: interrupted; all tasks have been ended"
     assert err.count("psconform:") == 1
@@ -156,10 +148,10 @@ def test_an_interrupted_series_says_what_it_had(tmp_path):
             until((tmp_path / "going").exists)
             below = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=10)
+            out, err = process.communicate(timeout=HANG_S)
         finally:
             process.kill()
-    until(lambda: all(map(gone, below)), seconds=1.0)
+    within_a_second(lambda: all(map(gone, below)))
     assert len(below) == 4
     assert process.returncode == 130
     assert "INTERRUPTED: 1 valid" in out
@@ -174,7 +166,7 @@ def test_an_interrupted_series_says_what_it_had(tmp_path):
 def test_a_killed_psconform_leaves_no_task_and_a_record_that_can_be_read(running, tmp_path):
     process, below = running
     process.kill()
-    until(lambda: all(map(gone, below)), seconds=1.0)
+    within_a_second(lambda: all(map(gone, below)))
     status, text = check(tmp_path / "out")
     assert status == 2
     assert "the run is running, not finished" in text
@@ -184,8 +176,8 @@ def test_a_killed_keeper_is_one_clear_error(running, tmp_path):
     process, below = running
     (keeper,) = (child for child in below if child.ppid() == process.pid)
     keeper.kill()
-    until(lambda: all(map(gone, below)), seconds=1.0)
-    out, err = process.communicate(timeout=5)
+    within_a_second(lambda: all(map(gone, below)))
+    out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (4, "")
     assert err.splitlines()[-1] == "psconform: the keeper of the tasks ended, and with it all tasks"
     assert "Traceback" not in err
@@ -199,7 +191,7 @@ def test_a_killed_keeper_is_one_clear_error(running, tmp_path):
 )
 def test_a_killed_worker_ends_the_run_and_leaves_it_unknown(tmp_path, moment):
     words = command(tmp_path, *RUN, moment=moment)
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "worker:0 was ended by signal 9" in done.stdout
@@ -216,5 +208,5 @@ def test_a_kill_during_calibration_leaves_no_folder(tmp_path):
             below = psutil.Process(process.pid).children(recursive=True)
         finally:
             process.kill()
-    until(lambda: all(map(gone, below)), seconds=1.0)
+    within_a_second(lambda: all(map(gone, below)))
     assert not list(tmp_path.glob("out*"))

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from psconform.errors import PsconformError
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
+
+from .waits import until
 
 pytestmark = pytest.mark.engine
 
@@ -62,10 +63,8 @@ def call(warm, path, tmp_path):
         command = Command((sys.executable, "-m", "warm_task", *arguments), entry="" if cold else "warm_task:main")
         log = tmp_path / f"{cold}-{len(list(tmp_path.iterdir()))}.log"
         warm.start(TASK, command, env={"PYTHONPATH": str(path), **env}, log=log)
-        deadline = time.monotonic() + 10
-        while not (ended := warm.poll(0.5)):
-            assert time.monotonic() < deadline
-        return ended[0].status, log.read_text()
+        (ended,) = until(lambda: warm.poll(0.5))
+        return ended.status, log.read_text()
 
     return run
 
@@ -118,10 +117,8 @@ def test_signals_and_open_files_are_those_of_a_cold_start(call, what):
 def test_an_entry_point_that_is_missing_is_a_traceback_in_the_log(warm, tmp_path):
     log = tmp_path / "a.log"
     warm.start(TASK, Command(("python", "-m", "x"), entry="warm_task:absent"), env={}, log=log)
-    deadline = time.monotonic() + 10
-    while not (ended := warm.poll(0.5)):
-        assert time.monotonic() < deadline
-    assert ended[0].status == 1
+    (ended,) = until(lambda: warm.poll(0.5))
+    assert ended.status == 1
     assert "AttributeError" in log.read_text()
 
 

@@ -1,0 +1,29 @@
+"""How tests wait: for conditions. A time is only there to end a test that would hang, tenfold of what it takes."""
+
+from __future__ import annotations
+
+import time
+
+HANG_S = 200.0
+
+
+def until(condition, *, seconds=HANG_S):
+    """Wait until the condition gives something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+def within_a_second(condition):
+    """Wait until the condition gives something true, for a second of this thread's own CPU time at most.
+
+    It never sleeps, so on an idle machine that is a second. Where others want the CPU too, it gets its share of it, as
+    each process that the condition is about does, and the second lasts longer for all of them.
+    """
+    began, deadline = time.thread_time(), time.monotonic() + HANG_S
+    while not (found := condition()):
+        assert time.thread_time() - began < 1.0, "not within a second of CPU time"
+        assert time.monotonic() < deadline, f"not within {HANG_S} s"
+    return found
