@@ -23,10 +23,12 @@ from psconform.faults.mount import Breaks
 from psconform.faults.when import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
+from psconform.plugin import need
 from psconform.runner.mount import mounted
 
-from .test_interrupt import RUN, below, command, until
+from .test_interrupt import RUN, below, command
 from .test_interrupt import gone as is_gone
+from .waits import HANG_S, until
 
 pytestmark = pytest.mark.engine
 
@@ -37,6 +39,7 @@ TASK = {OWNER: owner_mark()}
 
 @pytest.fixture
 def folder(tmp_path):
+    need("fuse")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     return folder.resolve()
@@ -56,7 +59,7 @@ def run(folder, script, *, env=TASK):
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
     assert not done.stderr, done.stderr
@@ -221,7 +224,7 @@ print(*found)
         full.inject()
         unreadable.inject()
         go.touch()
-        assert process.communicate(timeout=20)[0].split() == ["ENOSPC", "ok", "ok"]  # nothing is read past the end
+        assert process.communicate(timeout=HANG_S)[0].split() == ["ENOSPC", "ok", "ok"]  # nothing is read past the end
     assert "write of a failed with ENOSPC" in full.evidence()
     assert unreadable.evidence() == ""
 
@@ -234,18 +237,16 @@ def test_a_slow_disk_delays_and_its_end_ends_the_delays(folder, disk):
     assert "worker:0: write of a was delayed by 20" in fault.evidence()
     fault.heal()
     assert fault.gone()
-    assert int(run(folder, tried("Path('a').write_bytes(b'x')"))) < 2000
+    assert run(folder, tried("Path('a').write_bytes(b'x')")).isdecimal()  # not delayed, or it were not healed
     assert fault.healed() == "worker:0: write of a succeeded"
-    disk.tell("for good", "slow-disk", ms=60_000)
-    began = time.monotonic()
+    disk.tell("for good", "slow-disk", ms=3_600_000)
     script = "file = open('b', 'wb', buffering=0); print('writes', flush=True); file.write(b'x'); print('done')"
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=folder, env={**os.environ, **TASK}, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "writes\n"
         disk.forget("for good")
-        assert process.communicate(timeout=20)[0] == "done\n"
-    assert time.monotonic() - began < 30
+        assert process.communicate(timeout=HANG_S)[0] == "done\n"
 
 
 def test_others_are_neither_disturbed_nor_counted(folder, disk):
@@ -296,7 +297,7 @@ def test_a_file_system_that_ends_is_an_error(folder):
 
 
 def wait_for_ever(look):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         look()
 
@@ -312,10 +313,7 @@ with mounted(Path(sys.argv[1]), whose=lambda group: ""):
 
 
 def gone(folder):
-    deadline = time.monotonic() + 10
-    while folder in mounts():
-        assert time.monotonic() < deadline, "it is still mounted"
-        time.sleep(0.02)
+    until(lambda: folder not in mounts())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -325,11 +323,12 @@ def test_a_psconform_that_goes_away_leaves_no_mount(folder, number):
         assert process.stdout.readline() == "mounted\n"
         (folder / "a").write_bytes(b"x")
         process.send_signal(number)
-        process.wait(20)
+        process.wait(HANG_S)
     gone(folder)
     assert (folder / "a").read_bytes() == b"x"
 
 
+@pytest.mark.psconform_needs("fuse")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_mount(tmp_path, number):
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "full"\nat = "0s"\nfor = "1000s"\n')
@@ -342,7 +341,7 @@ def test_a_run_that_is_ended_leaves_no_mount(tmp_path, number):
             assert folder in mounts()
             below = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(number)
-            process.wait(20)
+            process.wait(HANG_S)
         finally:
             process.kill()
     gone(folder)
@@ -359,18 +358,23 @@ def test_clean_finds_what_a_killed_keeper_has_left(folder):
         assert f"unmounted {folder}" not in subprocess.check_output(words, text=True)  # its psconform runs
         keeper.kill()
         process.kill()
-        process.wait(20)
+        process.wait(HANG_S)
     subprocess.check_call(words, stdout=subprocess.DEVNULL)  # another test may have done so a moment before
     assert folder not in mounts()
 
 
 @pytest.mark.parametrize("kind", LASTING)
 def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
+    (tmp_path / "device").touch()
+    monkeypatch.setattr(mount, "library", lambda: "libfuse3.so.3")
+    monkeypatch.setattr(mount, "DEVICE", tmp_path / "device")
+    monkeypatch.setattr(mount, "leave", lambda: "")
     assert KINDS[kind].lacks == ""
     check_available([kind], proxies=False)
     for name, broken, said in (
         ("library", lambda: "", "libfuse (Debian: apt-get install fuse3)"),
         ("DEVICE", tmp_path / "fuse", "modprobe fuse; a container: --device"),
+        ("leave", lambda: "fusermount3", "fusermount3"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(mount, name, broken)
@@ -378,6 +382,30 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
             with pytest.raises(PsconformError, match="faults of the disk that last need ") as error:
                 check_available([kind], proxies=False)
             assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "capabilities", "kept", "mode", "said"),
+    [
+        (0, "000001ffffffffff", 0, None, ""),
+        (0, "00000000a80425fb", 0, None, "the capability SYS_ADMIN"),  # a container's root
+        (1000, "0000000000000000", 0, 0o4755, ""),
+        (1000, "0000000000000000", 0, None, "fusermount3 (Debian: apt-get install fuse3)"),
+        (1000, "0000000000000000", 0, 0o755, "fusermount3 with root's rights"),
+        (1000, "0000000000000000", 1, 0o4755, "fusermount3 with root's rights"),
+    ],
+)
+def test_who_may_mount(monkeypatch, tmp_path, user, capabilities, kept, mode, said):
+    status, program = tmp_path / "status", tmp_path / "fusermount3"
+    status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nNoNewPrivs:\t{kept}\n")
+    monkeypatch.setattr(mount, "STATUS", status)
+    monkeypatch.setattr(mount.os, "geteuid", lambda: user)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if mode is not None:
+        program.touch()
+        program.chmod(mode)
+    assert mount.leave().startswith(said)
+    assert bool(mount.leave()) == bool(said)
 
 
 def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
@@ -397,5 +425,8 @@ def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
 def test_doctor_and_the_list_say_what_is_there():
     words = [sys.executable, "-m", "psconform.cli", "doctor", "--json"]
     (fuse,) = (part for part in json.loads(subprocess.check_output(words)) if part["name"] == "fuse")
-    assert fuse["found"]
-    assert "libfuse" in fuse["version"]
+    assert fuse["found"] == (mount.lacks() == "")
+    assert ("libfuse" in fuse["version"], fuse["advice"]) == (
+        fuse["found"],
+        f"needs {mount.lacks()}" * bool(mount.lacks()),
+    )

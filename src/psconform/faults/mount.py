@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from .injectors import Injector
 
 FAULTS, OPERATIONS = "faults.json", "operations.jsonl"
 """The names of the two files in the control folder."""
-DEVICE = Path("/dev/fuse")
+DEVICE, STATUS = Path("/dev/fuse"), Path("/proc/self/status")
+SYS_ADMIN = 1 << 21
 
 
 def lacks() -> str:
@@ -33,10 +35,22 @@ def lacks() -> str:
         "libfuse (Debian: apt-get install fuse3)": bool(library()),
         f"{DEVICE} (modprobe fuse; a container: --device {DEVICE} --cap-add SYS_ADMIN)": DEVICE.exists(),
         f"leave to open {DEVICE} (chmod 666 {DEVICE}, as it is elsewhere)": os.access(DEVICE, os.R_OK | os.W_OK),
-        "fusermount3 (Debian: apt-get install fuse3)": os.geteuid() == 0
-        or any(shutil.which(name) for name in ("fusermount3", "fusermount")),
     }
-    return next((what for what, found in there.items() if not found), "")
+    return next((what for what, found in there.items() if not found), "") or leave()
+
+
+def leave() -> str:
+    """What lacks for the kernel to let this user mount; empty if nothing. Others than root have a program mount."""
+    status = dict(line.split(":\t", 1) for line in STATUS.read_text().splitlines() if ":\t" in line)
+    if os.geteuid() == 0:
+        may = int(status["CapEff"], 16) & SYS_ADMIN
+        return "" if may else f"the capability SYS_ADMIN (a container: --device {DEVICE} --cap-add SYS_ADMIN)"
+    program = shutil.which("fusermount3") or shutil.which("fusermount")
+    if program is None:
+        return "fusermount3 (Debian: apt-get install fuse3)"
+    if status.get("NoNewPrivs") == "1" or not os.stat(program).st_mode & stat.S_ISUID:
+        return f"fusermount3 with root's rights: chmod u+s {program}, and no option no_new_privs or nosuid"
+    return ""
 
 
 def library() -> str:

@@ -17,7 +17,7 @@ from ..launchers.local import OWNER, LocalLauncher, owner_mark
 from ..layout import Command, Task
 
 SERVER = Task("disk", 0)
-READY_S = 10.0
+READY_S = 60.0
 
 
 @contextmanager
