@@ -10,6 +10,7 @@ import pytest
 from psconform.faults.links import Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Task
+from psconform.plugin import need
 from psconform.runner.network import serve
 
 PS, WORKERS = Task("ps", 0), [Task("worker", 0), Task("worker", 1)]
@@ -18,6 +19,7 @@ SOON_S, LONG_S = 0.5, 20.0
 
 @pytest.fixture(scope="module")
 def toxiproxy(tmp_path_factory):
+    need("toxiproxy")
     with LocalLauncher(preload=None) as launcher:
         yield serve(launcher, log=tmp_path_factory.mktemp("toxiproxy") / "toxiproxy.log")
 

@@ -9,9 +9,11 @@ import pytest
 from psconform.errors import BadInput
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import UPDATES, Layout
+from psconform.plugin import need
 from psconform.targets.defects import DEFECTS
 
 RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
+NEEDED = {"full": "fuse", "stall": "toxiproxy", "cut": "toxiproxy", "reset": "toxiproxy", "latency": "toxiproxy"}
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
 ALWAYS = [("lose-shard-update", "sync"), ("no-fence", "async"), ("swap-updates", "async")]
 """Of a ledger, of a rollback, of the order; all others are for the nightly tier, and recorded in tests/data."""
@@ -24,12 +26,19 @@ def tiers(cases, always):
     return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
 
 
+def judged(judge, **options):
+    """The run, if this machine has what its faults take."""
+    text = options.get("faults", "")
+    need(*sorted({part for kind, part in NEEDED.items() if f'"{kind}"' in text or text.endswith(f":{kind}")}))
+    return judge("reference", **options)
+
+
 @pytest.mark.parametrize(("name", "update"), tiers(CASES, ALWAYS))
 def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
     defect = DEFECTS[name]
     steps = max(50, defect.steps, -(-defect.gradients // 3))  # of the three workers of the default layout
-    run = judge(
-        "reference",
+    run = judged(
+        judge,
         layout=defect.layout,
         update=update,
         defect=name,
@@ -51,7 +60,7 @@ def test_defect_is_found_by_its_check_and_no_other(judge, name, update):
 @pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if defect.kill and defect.faults])
 def test_defect_that_a_kill_shows_is_shown_by_the_network_too(judge, name, update):
     defect = DEFECTS[name]
-    run = judge(layout=defect.layout, update=update, defect=name, steps=defect.steps, **defect.network_options)
+    run = judged(judge, layout=defect.layout, update=update, defect=name, steps=defect.steps, **defect.network_options)
     assert defect.meant_in(update) in run.violated, run.explain()
     assert set(run.violated) <= defect.concerns, run.explain()
 
@@ -63,7 +72,7 @@ def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, up
     plans = {seed: drawn_plan(kind, layout=layout, steps=100, seed=seed) for seed in range(100)}
     seed = next(seed for seed, plan in plans.items() if all(dict(f.amounts)["ms"] <= 20 for f in plan))
     options = {**DEFECTS[name].network_options, "faults": kind}
-    run = judge(layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
+    run = judged(judge, layout=layout.text, update=update, defect=name, steps=100, seed=seed, **options)
     if name == "timeout-drops" and slowest_push_s(run) > 0.9 * hasty_s():
         assert set(run.violated) <= DEFECTS[name].concerns, run.explain()  # for this one that is a call that failed
     else:

@@ -113,6 +113,7 @@ def kinds_of(run, name):
 
 
 @pytest.mark.nightly
+@pytest.mark.psconform_needs("fuse")
 @pytest.mark.parametrize(("kind", "update"), [(kind, BOTH[i % 2]) for i, kind in enumerate(LASTING)])
 def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, update):
     """What the disk does not take is reported and does not count; when it is well again the next checkpoint does."""
@@ -137,6 +138,7 @@ def test_training_goes_on_while_the_disk_is_broken(session, tmp_path, kind, upda
 
 
 @pytest.mark.nightly
+@pytest.mark.psconform_needs("fuse")
 @pytest.mark.parametrize(("kind", "update"), [(kind, BOTH[i % 2 == 0]) for i, kind in enumerate(LASTING)])
 def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
     """It is restored as soon as the disk lets that be done, from the newest checkpoint that is durable."""
@@ -154,6 +156,7 @@ def test_a_ps_is_lost_while_the_disk_is_broken(session, tmp_path, kind, update):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("fuse")
 def test_a_disk_that_nobody_used_meanwhile_is_no_evidence(session, tmp_path):
     """This trainer writes nothing."""
     run = judged(session, tmp_path, broken("full"), target=SOCKETS, update="sync")
@@ -186,6 +189,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.nightly
+@pytest.mark.psconform_needs("fuse")
 def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
     """Else an older one would be restored, which is a rollback too far."""
     folder = tmp_path / "checkpoints"

@@ -26,8 +26,8 @@ def pair(ours, theirs, *, defect=""):
     return found
 
 
-@pytest.mark.engine
-def test_everything_is_run_both_ways_and_can_be(tmp_path):
+def test_everything_is_run_both_ways_and_can_be(monkeypatch, tmp_path):
+    monkeypatch.setattr("psconform.faults.mount.lacks", lambda: "")  # nothing is run
     cases = benchmark.cases_of(1)
     assert len({case.key for case in cases}) == len(cases)
     assert {(case.defect, case.update) for case in cases if case.defect} == {

@@ -20,6 +20,7 @@ import pytest
 from psconform.faults.links import HOUR_MS, Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
+from psconform.plugin import need
 from psconform.runner.network import serve
 
 SCRIPT = Path(__file__).parent / "link_task.py"
@@ -75,6 +76,7 @@ class Tasks:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
+    need("toxiproxy")
     with ExitStack() as stack:
         launcher = stack.enter_context(LocalLauncher(preload=None))
         server = serve(launcher, log=tmp_path_factory.mktemp("links") / "toxiproxy.log")

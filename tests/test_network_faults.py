@@ -47,6 +47,7 @@ def write(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.psconform_needs("toxiproxy")
 def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, monkeypatch):
     """gRPC would dial other tasks through it, and psconform its Toxiproxy."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY"):
@@ -57,6 +58,7 @@ def test_who_has_an_http_proxy_can_run_all_the_same(session, write, tmp_path, mo
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 @pytest.mark.parametrize("update", ["sync", "async"])
 def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update):
     """In async the other worker trains on meanwhile; in sync everybody waits, and the fault is healed for that."""
@@ -81,6 +83,7 @@ def test_a_stall_holds_up_exactly_whom_it_says(session, write, tmp_path, update)
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
@@ -95,6 +98,7 @@ def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
     """This ps never dials its workers, so there is nothing that could be refused."""
     plan = write(kind="refuse", links="ps:0->worker:1", at=3, for_="100ms")
@@ -134,6 +138,7 @@ def struck(folder):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_killed_in_a_partition_nothing_is_left_and_the_run_can_be_judged(write, tmp_path):
     """SIGKILL of psconform; of proxies on a server that is not its own, too."""
     with LocalLauncher(preload=None) as launcher:
@@ -171,15 +176,23 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
         plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
         run = judge(str(SOCKETS), faults=plan, out=tmp_path / "other", **sockets)
         assert run.exit_code == 0, run.explain()
+    assert server.find().found is None
+
+
+@pytest.mark.engine
+@pytest.mark.psconform_needs("fuse")
+def test_without_toxiproxy_faults_of_the_disk_run(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:9")
+    with Session() as session:
         plan = write(kind="read-only", at=12, for_="100ms")
         options = {"layout": "ps=1,worker=2", "steps": 40, "session": session, "out": tmp_path / "disk"}
         run = judge(DURABLE, faults=plan, **options)
         assert run.exit_code == 0, run.explain()
     assert [fault["kind"] for fault in run.as_dict()["faults"]] == ["read-only"]
-    assert server.find().found is None
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
     """It goes once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
     text = SOCKETS.read_text(encoding="utf-8").replace("{here}", str(SOCKETS.parent))
@@ -212,6 +225,7 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_a_stall_of_answers_shows(session, write, tmp_path):
     """This ps dials nobody: what it answers is held back on connections that the worker has dialled."""
     plan = write(kind="stall", links="ps:0->worker:1", at=3, for_="600ms")
@@ -224,6 +238,7 @@ def test_a_stall_of_answers_shows(session, write, tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path):
     plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, until=12)  # a time may outlast the workers
     run = judge(DURABLE, layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
@@ -232,6 +247,7 @@ def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 @pytest.mark.parametrize("update", ["sync", "async"])
 @pytest.mark.parametrize("task", ["worker:1", "ps:0"])
 def test_a_kill_between_a_push_and_its_acknowledgement(session, write, tmp_path, update, task):

@@ -23,6 +23,12 @@ WHOLE = {
 EMPTY = {"losses": {}, "step_times_ms": {}, "staleness": []}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fonts():
+    """Matplotlib looks for fonts when it is used for the first time on a machine, and starts fc-list for that."""
+    import matplotlib.font_manager  # noqa: F401
+
+
 def words(path):
     return set(re.findall(r">([^<>]+)</text>", path.read_text(encoding="utf-8")))
 

@@ -21,6 +21,7 @@ from psconform.faults.partitions import EVERYBODY, of_listener
 from psconform.faults.plan import parse_plan
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Layout, Link, Task
+from psconform.plugin import need
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
@@ -88,6 +89,7 @@ def test_an_unknown_spec_is_refused(tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
 @pytest.mark.parametrize(
     ("kind", "links"),
     [
@@ -129,6 +131,7 @@ class Answer(socketserver.StreamRequestHandler):
 @pytest.fixture
 def cluster():
     """Proxies of a cluster of which only the ps is there, for two clients that are this process."""
+    need("toxiproxy")
     with ExitStack() as stack:
         launcher = stack.enter_context(LocalLauncher(preload=None))
         addresses = {task: launcher.address(None, task) for task in (PS, *WORKERS)}

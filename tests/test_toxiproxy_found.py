@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import io
 import platform
+import shutil
 import tarfile
 import threading
 
@@ -15,15 +16,18 @@ import pytest
 from psconform.errors import PsconformError
 from psconform.faults import server
 from psconform.launchers.local import LocalLauncher
+from psconform.plugin import need
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
+WHICH = shutil.which
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 def toxiproxy(tmp_path_factory):
+    need("toxiproxy")
     with LocalLauncher(preload=None) as launcher:
         yield serve(launcher, log=tmp_path_factory.mktemp("toxiproxy") / "toxiproxy.log")
 
@@ -34,6 +38,7 @@ def nowhere(tmp_path, monkeypatch):
     monkeypatch.delenv("TOXIPROXY_URL", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(server, "BESIDE", tmp_path / "environment")
     (tmp_path / "bin").mkdir()
 
 
@@ -42,7 +47,7 @@ def program(path, text):
     path.chmod(0o755)
 
 
-def test_each_closed_way_says_why(toxiproxy):
+def test_each_closed_way_says_why():
     search = server.set_up(releases="http://127.0.0.1:9")
     assert search.found is None
     assert dict(search.closed).keys() == {"TOXIPROXY_URL", "PATH", "cache", "go install", "docker", "download"}
@@ -103,6 +108,16 @@ def test_one_that_go_builds_is_kept(tmp_path, monkeypatch, caplog):
     assert server.set_up().found.how == server.find().found.how == "cache"
     assert server.PACKAGE in (tmp_path / "log").read_text()
     assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
+
+
+def test_one_that_pip_has_brought_is_found_where_its_environment_is_not_activated(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(server, "_copy", lambda: pytest.fail("Go comes first"))
+    monkeypatch.setattr(server.shutil, "which", lambda name, path=None: WHICH(name, path=path or str(tmp_path / "bin")))
+    server.BESIDE.mkdir()
+    program(server.BESIDE / "go", f'printf "#!/bin/sh\necho {server.VERSION}\n" > "$GOBIN/server"')
+    assert "Go (found)" in server.ways()
+    assert server.set_up().found.how == "go install"
 
 
 @pytest.mark.parametrize("copies", [True, False])

