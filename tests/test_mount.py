@@ -28,9 +28,9 @@ from psconform.runner.mount import mounted
 
 from .test_interrupt import RUN, below, command
 from .test_interrupt import gone as is_gone
-from .waits import HANG_S, until
+from .waits import HANG_S, ctrl_c, until  # noqa: F401
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("ctrl_c")]
 
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 TASK = {OWNER: owner_mark()}

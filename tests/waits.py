@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+
+import pytest
 
 HANG_S = 200.0
 
@@ -27,3 +30,11 @@ def within_a_second(condition):
         assert time.thread_time() - began < 1.0, "not within a second of CPU time"
         assert time.monotonic() < deadline, f"not within {HANG_S} s"
     return found
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT ends what a test starts: a shell has what it starts in the background, tests too, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
