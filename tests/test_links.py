@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,8 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
 from psconform.plugin import need
 from psconform.runner.network import serve
+
+from . import proxied
 
 SCRIPT = Path(__file__).parent / "link_task.py"
 PS, OBSERVER, WORKER = Task("ps", 0), Task("worker", 0), Task("worker", 1)
@@ -142,18 +143,19 @@ def test_a_gradient_is_held_back_on_the_way_there_though_the_ps_has_dialled(task
     assert tasks.seen() == (counter, pushes + 2)
 
 
-@pytest.mark.nightly
-def test_nobody_dials_a_task_that_is_nowhere(cluster):
+@pytest.mark.engine
+@pytest.mark.psconform_needs("toxiproxy")
+def test_nobody_dials_a_task_that_is_nowhere(toxiproxy, listener):
     """Toxiproxy would wait for an address that has gone, and take no other connection meanwhile."""
-    links, _ = cluster
-    ways = [links.dialled(dialler, PS).rpartition(":") for dialler in (WORKER, OBSERVER)]
-    links.at(PS, "")
-    for host, _, port in ways:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, int(port)), timeout=LONG_S)
-    host, _, port = links.dialled(OBSERVER, WORKER).rpartition(":")
-    socket.create_connection((host, int(port)), timeout=LONG_S).close()
-    links.at(PS, links.addresses[PS])
-    for host, _, port in ways:
-        socket.create_connection((host, int(port)), timeout=LONG_S).close()
-    assert links.as_told(Link(*pair) for pair in permutations((WORKER, PS, OBSERVER), 2))
+    addresses = {PS: proxied.address(listener), OBSERVER: "127.0.0.1:9", WORKER: proxied.address(listener)}
+    with Links(toxiproxy, "nowhere", addresses) as links:
+        ways = [links.addresses_of(dialler)[PS] for dialler in (WORKER, OBSERVER)]
+        links.at(PS, "")
+        for way in ways:
+            with pytest.raises(ConnectionRefusedError):
+                proxied.dial(way)
+        proxied.dial(links.addresses_of(OBSERVER)[WORKER]).close()
+        links.at(PS, links.addresses[PS])
+        for way in ways:
+            proxied.dial(way).close()
+        assert links.as_told(Link(*pair) for pair in permutations((WORKER, PS, OBSERVER), 2))

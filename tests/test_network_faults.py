@@ -184,7 +184,7 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
 def test_without_toxiproxy_faults_of_the_disk_run(write, tmp_path, monkeypatch):
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:9")
     with Session() as session:
-        plan = write(kind="read-only", at=12, for_="100ms")
+        plan = write(kind="read-only", at=12, for_="1s")
         options = {"layout": "ps=1,worker=2", "steps": 40, "session": session, "out": tmp_path / "disk"}
         run = judge(DURABLE, faults=plan, **options)
         assert run.exit_code == 0, run.explain()

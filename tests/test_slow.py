@@ -183,14 +183,10 @@ def test_no_steps_no_table(tmp_path):
     assert "updates/s" not in explain(judged)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("update", "others"), [("sync", "wait"), ("async", "go on")])
-@pytest.mark.parametrize(
-    "target",
-    [pytest.param("reference", marks=pytest.mark.nightly), pytest.param(TARGET, marks=pytest.mark.engine)],
-    ids=["reference", "sockets"],
-)
-def test_a_straggler_slows_its_round_in_sync_and_only_itself_in_async(judge, target, update, others):
-    run = judge(target, layout="ps=1,worker=3", update=update, steps=8, slow={"worker:1": 0.3})
+def test_a_straggler_slows_its_round_in_sync_and_only_itself_in_async(judge, update, others):
+    run = judge(TARGET, layout="ps=1,worker=3", update=update, steps=8, slow={"worker:1": 0.3})
     assert run.valid, run.explain()
     content = json.loads((run.folder / "verdicts.json").read_text(encoding="utf-8"))
     assert content["slow"] == {"worker:1": 0.3}
