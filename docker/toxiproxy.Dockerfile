@@ -2,9 +2,11 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
 ARG VERSION=unknown
+ARG MADE_OF=unknown
 LABEL org.opencontainers.image.title="Toxiproxy for psconform" \
     org.opencontainers.image.version="${VERSION}" \
-    psconform.image=toxiproxy
+    psconform.image=toxiproxy \
+    psconform.made-of="${MADE_OF}"
 COPY toxiproxy-server /usr/local/bin/toxiproxy-server
 USER 10001:10001
 WORKDIR /tmp

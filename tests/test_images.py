@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -100,10 +101,47 @@ def test_what_the_compose_file_mounts_comes_with_the_package():
 
 
 def test_the_base_is_an_argument_and_nothing_is_fetched():
-    for name in ("Dockerfile", "toxiproxy.Dockerfile"):
+    bases = {"libraries.Dockerfile": images.SLIM, "Dockerfile": images.LIBRARIES, "toxiproxy.Dockerfile": images.SLIM}
+    for name, base in bases.items():
         text = (images.docker_folder() / name).read_text()
-        assert f"ARG BASE={images.SLIM}\n" in text
+        assert f"ARG BASE={base}\n" in text
         assert re.findall(r"^FROM (\S+)", text, re.M) == ["${BASE}"] * text.count("\nFROM ")
-        assert "USER 10001:10001" in text
-        assert "HEALTHCHECK" in text
         assert "--no-index" in text or "pip" not in text
+        assert 'psconform.made-of="${MADE_OF}"' in text
+        if name != "libraries.Dockerfile":
+            assert "USER 10001:10001" in text
+            assert "HEALTHCHECK" in text
+
+
+class OneBase:
+    """An engine that has a base and nothing else."""
+
+    def images(self, name):
+        return [{"Id": "sha256:1"}] if name == images.SLIM else []
+
+
+def keys(gpu=False, base=images.SLIM):
+    return (
+        images._libraries_key(base, gpu=gpu),
+        images._trainer_key(base, gpu=gpu),
+        images._toxiproxy_key(base, Path(__file__)),
+    )
+
+
+def test_a_key_changes_with_what_an_image_is_made_of_and_with_nothing_else(monkeypatch, tmp_path):
+    monkeypatch.setattr(images, "engine", OneBase)
+    folder = tmp_path / "docker"
+    shutil.copytree(images.docker_folder(), folder)
+    monkeypatch.setattr(images, "docker_folder", lambda: folder)
+    libraries, trainer, toxiproxy = keys()
+    monkeypatch.setattr(images, "code_stamp", lambda: "another")
+    assert (keys()[0], keys()[2]) == (libraries, toxiproxy), "of psconform's own code the trainer's image alone is made"
+    assert (changed := keys()[1]) != trainer
+    (folder / "requirements.txt").write_text("numpy==1\n")
+    assert keys()[0] != libraries
+    assert keys()[1] != changed
+    assert keys()[2] == toxiproxy
+    assert len({keys()[0], keys(gpu=True)[0], keys(base=images.DEBIAN)[0]}) == 3
+    of_debian = keys(base=images.DEBIAN)
+    monkeypatch.setenv("PSCONFORM_SUITE", "trixie")
+    assert all(was != now for was, now in zip(of_debian, keys(base=images.DEBIAN), strict=True))

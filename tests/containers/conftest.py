@@ -14,6 +14,8 @@ from psconform.launchers.engine import engine
 from psconform.launchers.images import need, toxiproxy_image, trainer_image
 from psconform.runner.session import Session
 
+FOLDER = Path(__file__).parent
+TIERS = ("nightly", "tensorflow", "engine")
 SOURCE = Path(__file__).parents[1] / "socket_ps"
 IMAGE = "psconform-test/socket-ps:1"
 DOCKERFILE = f"""FROM {trainer_image()}
@@ -30,6 +32,13 @@ def pytest_sessionstart(session):
             need(name, own=True)
     except PsconformError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_modifyitems(items):
+    """All of them start processes."""
+    for item in items:
+        if FOLDER in item.path.parents and not any(item.get_closest_marker(tier) for tier in TIERS):
+            item.add_marker(pytest.mark.engine)
 
 
 @pytest.fixture

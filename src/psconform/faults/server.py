@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ..caches import cache_folder
 from ..errors import PsconformError
 
 VERSION = "2.12.0"
@@ -142,8 +143,7 @@ def need_program() -> Path:
 
 def cache() -> Path:
     """The folder of what psconform has set up; one for each version."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "psconform" / f"toxiproxy-{VERSION}"
+    return cache_folder() / f"toxiproxy-{VERSION}"
 
 
 def _first(ways: list[tuple[str, Callable[[], Found]]]) -> Search:

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import lzma
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,16 +28,21 @@ from typing import BinaryIO
 
 from ..errors import BadInput, PsconformError
 from ..version import __version__
+from . import image_cache
 from .engine import LABEL, engine, told
 
 SLIM = "python:3.11-slim-bookworm"
 GPU = "tensorflow/tensorflow:2.20.0-gpu"
+LIBRARIES = f"{LABEL}/libraries"
+"""Has TensorFlow, and the key of what it is made of as its tag."""
 DEBIAN = f"{LABEL}/base:bookworm"
 """What docker/base.sh makes of Debian's packages, where no registry is reached."""
 PYTHON = "3.11"
 """Of all three of them: the wheels are for it."""
 TRAINER, TOXIPROXY = "trainer", "toxiproxy"
 KIND_LABEL, CODE_LABEL, STAGE_LABEL = f"{LABEL}.image", f"{LABEL}.code", f"{LABEL}.stage"
+MADE_LABEL = f"{LABEL}.made-of"
+"""A key of all that an image was made of."""
 VERSION_LABEL = "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
 WORDS = ("errors", "layout", "models", "optimizers", "probe", "times", "trained", "version")
@@ -66,7 +73,9 @@ def toxiproxy_image() -> str:
 
 
 def build(*, base: str = "", gpu: bool = False, toxiproxy: Path, say: Say = lambda _: None) -> list[Image]:
-    """Build the images of the trainer and of Toxiproxy; returns them.
+    """Build the images of the trainer and of Toxiproxy, if they are not here; returns them.
+
+    What takes minutes, TensorFlow and a base of Debian's packages, is taken from `image_cache` if it is there.
 
     Args:
         base: what they are built on; by default ``SLIM`` (``GPU``), or where it is neither here nor can be pulled
@@ -78,20 +87,129 @@ def build(*, base: str = "", gpu: bool = False, toxiproxy: Path, say: Say = lamb
     Raises:
         PsconformError: there is no engine, or no base, or a build fails; says with which step.
     """
-    base = _base(base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
-    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:
-        folder = Path(name)
-        _trainer_context(folder / TRAINER, gpu=gpu, say=say)
-        labels = {"BASE": base, "VERSION": __version__, "CODE": code_stamp()}
-        _build(folder / TRAINER, tag=trainer_image(gpu=gpu), arguments=labels, say=say)
-        _toxiproxy_context(folder / TOXIPROXY, toxiproxy)
-        labels = {"BASE": DEBIAN if base == DEBIAN else SLIM if gpu else base, "VERSION": __version__}
-        if gpu:
-            labels["BASE"] = _base(SLIM, fixed=False, gpu=False, say=say)
-        _build(folder / TOXIPROXY, tag=toxiproxy_image(), arguments=labels, say=say)
-    _tidy()
+    with image_cache.alone(say):
+        on = _built_on(base, gpu=gpu)
+        if not on:
+            on = _base(base or (GPU if gpu else SLIM), fixed=bool(base), gpu=gpu, say=say)
+            _build_trainer(on, gpu=gpu, say=say)
+        small = on if not gpu else SLIM if _made_of(SLIM) else DEBIAN
+        if not _is_built(toxiproxy_image(), _toxiproxy_key(small, toxiproxy)):
+            small = _base(SLIM, fixed=False, gpu=False, say=say) if gpu else on
+            _build_toxiproxy(small, toxiproxy, say=say)
+        _tidy()
     names = {trainer_image(gpu=gpu), toxiproxy_image()}
     return [image for image in images() if image.name in names]
+
+
+def _built_on(base: str, *, gpu: bool) -> str:
+    """What the trainer's image that is here was built on, if it is made of what it would be made of now."""
+    asked = (base,) if base else (GPU,) if gpu else (SLIM, DEBIAN)
+    image = trainer_image(gpu=gpu)
+    return next((name for name in asked if _made_of(name) and _is_built(image, _trainer_key(name, gpu=gpu))), "")
+
+
+def _made_of(base: str) -> str:
+    """What tells a base from others of that name: its id; of that of Debian's packages what base.sh makes it of.
+
+    Empty if it is not here; of Debian's it is known before it is.
+    """
+    if base == DEBIAN:
+        return _debian_key()
+    found = engine().images(name=base)
+    return str(found[0]["Id"]) if found else ""
+
+
+def _debian_key() -> str:
+    said = (os.environ.get(name, "") for name in ("PSCONFORM_SUITE", "PSCONFORM_MIRROR"))
+    return image_cache.key_of(_text("base.sh"), *said)
+
+
+def _libraries_key(base: str, *, gpu: bool) -> str:
+    return image_cache.key_of(_made_of(base), _text("libraries.Dockerfile"), _text(_requirements(gpu=gpu)))
+
+
+def _trainer_key(base: str, *, gpu: bool) -> str:
+    libraries = _libraries_key(base, gpu=gpu)
+    return image_cache.key_of(libraries, _text("Dockerfile"), __version__, code_stamp())
+
+
+def _toxiproxy_key(base: str, program: Path) -> str:
+    return image_cache.key_of(_made_of(base), _text("toxiproxy.Dockerfile"), __version__, program.read_bytes())
+
+
+def _text(name: str) -> str:
+    """A file of docker/."""
+    return (docker_folder() / name).read_text(encoding="utf-8")
+
+
+def _requirements(*, gpu: bool) -> str:
+    return "requirements-gpu.txt" if gpu else "requirements.txt"
+
+
+def _is_built(name: str, key: str) -> bool:
+    """An image is here, and made of that."""
+    with told(f"image {name}"):
+        found = engine().images(name=name)
+    return any((said["Labels"] or {}).get(MADE_LABEL) == key for said in found)
+
+
+def _build_trainer(base: str, *, gpu: bool, say: Say) -> None:
+    libraries = _libraries(base, gpu=gpu, say=say)
+    tag = trainer_image(gpu=gpu)
+    with _context("Dockerfile") as folder:
+        (folder / "psconform").mkdir()
+        _own_wheel(folder / "psconform")
+        arguments = {"VERSION": __version__, "CODE": code_stamp(), "MADE_OF": _trainer_key(base, gpu=gpu)}
+        _build(folder, tag=tag, arguments={"BASE": libraries, **arguments}, say=say)
+
+
+def _libraries(base: str, *, gpu: bool, say: Say) -> str:
+    """The image with TensorFlow and other packages, from the engine, else the cache, else built; its name."""
+    key = _libraries_key(base, gpu=gpu)
+    name = f"{LIBRARIES}:{key}"
+    if _is_built(name, key) or _from_cache("libraries", key, name, say):
+        return name
+    _debian(base, say)
+    with _context("libraries.Dockerfile") as folder:
+        shutil.copy(docker_folder() / _requirements(gpu=gpu), folder / "requirements.txt")
+        say("collecting Python packages")
+        wheels = ("download", "--only-binary=:all:", "--python-version", PYTHON, "--no-deps", "-r")
+        _pip(*wheels, str(folder / "requirements.txt"), "-d", str(folder / "wheels"))
+        _build(folder, tag=name, arguments={"BASE": base, "MADE_OF": key}, say=say)
+    _to_cache("libraries", key, [base, name], say)
+    return name
+
+
+def _build_toxiproxy(base: str, program: Path, *, say: Say) -> None:
+    _debian(base, say)
+    with _context("toxiproxy.Dockerfile") as folder:
+        shutil.copy(program, folder / "toxiproxy-server")
+        (folder / "toxiproxy-server").chmod(0o755)
+        arguments = {"BASE": base, "VERSION": __version__, "MADE_OF": _toxiproxy_key(base, program)}
+        _build(folder, tag=toxiproxy_image(), arguments=arguments, say=say)
+
+
+def _to_cache(kind: str, key: str, names: list[str], say: Say) -> None:
+    path = image_cache.path_of(kind, key)
+    say(f"keeping it in {path}")
+    with told(f"{path} cannot be written"):
+        image_cache.keep(kind, key, _archive(names), say=say)
+
+
+def _from_cache(kind: str, key: str, name: str, say: Say) -> bool:
+    """Load an archive; returns whether that image is here then. One that is damaged is deleted."""
+    with image_cache.kept(kind, key) as file:
+        if file is None:
+            return False
+        say(f"loading {name} from {image_cache.path_of(kind, key)}")
+        with contextlib.suppress(PsconformError), told(f"image {name}"):  # whatever it says it is not loaded
+            for _ in engine().load_image(_Told(file, say), quiet=True):
+                pass
+    if _is_built(name, key):
+        return True
+    say("it is damaged")
+    image_cache.drop(kind, key)
+    return False
 
 
 def images() -> list[Image]:
@@ -136,11 +254,7 @@ def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     try:
         with temporary.open("wb") as file, told("the images cannot be saved"):
             written = 0
-            # one archive of several images is what the engine makes of several names; the SDK asks for one
-            answer = engine()._get(
-                engine()._url("/images/get"), params={"names": [image.name for image in kept]}, stream=True
-            )
-            for chunk in engine()._stream_raw_result(answer, 1 << 20, False):
+            for chunk in _archive([image.name for image in kept]):
                 written += file.write(chunk)
                 say(f"{written >> 20} MiB")
         temporary.replace(path)
@@ -149,6 +263,12 @@ def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
     finally:
         temporary.unlink(missing_ok=True)
     return kept
+
+
+def _archive(names: list[str]) -> Iterator[bytes]:
+    """Several images in one archive, as the engine makes it; the SDK asks for one of one."""
+    answer = engine()._get(engine()._url("/images/get"), params={"names": names}, stream=True)
+    yield from engine()._stream_raw_result(answer, 1 << 20, False)
 
 
 def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
@@ -207,11 +327,11 @@ def code_stamp() -> str:
 
 
 def _base(base: str, *, fixed: bool, gpu: bool, say: Say) -> str:
-    """The base, pulled if need be; where that cannot be and another is not asked for, Debian's packages."""
+    """The base, pulled if need be; where that cannot be and another is not asked for the name of Debian's packages."""
     import docker
 
     client = engine()
-    if client.images(name=base):
+    if client.images(name=base) or base == DEBIAN:
         return base
     repository, _, tag = base.rpartition(":") if ":" in base.rpartition("/")[2] else (base, "", "latest")
     say(f"pulling {base}")
@@ -223,47 +343,37 @@ def _base(base: str, *, fixed: bool, gpu: bool, say: Say) -> str:
         why = " ".join(str(getattr(error, "explanation", None) or error).split())
         if fixed or gpu:
             raise PsconformError(f"base image {base} is not here and cannot be pulled: {why}") from None
-        say(f"{base} cannot be pulled ({why[:120]})")
-        return _debian(why, say)
+        say(f"{base} cannot be pulled ({why[:120]}): taking {DEBIAN}")
+        return DEBIAN
     return base
 
 
-def _debian(why: str, say: Say) -> str:
-    if engine().images(name=DEBIAN):
-        say(f"taking {DEBIAN}")
-        return DEBIAN
+def _debian(base: str, say: Say) -> None:
+    """The base of Debian's packages, if it is that and not here: from the cache, else made."""
+    key = _debian_key()
+    if base != DEBIAN or _is_built(DEBIAN, key) or _from_cache("base", key, DEBIAN, say):
+        return
     if shutil.which("mmdebstrap") is None or shutil.which("docker") is None:
         missing = "mmdebstrap" if shutil.which("mmdebstrap") is None else "the docker client"
         raise PsconformError(
-            f"no base image: {SLIM} cannot be pulled ({why[:200]}), and one of Debian's packages needs {missing} "
+            f"no base image: {SLIM} cannot be pulled, and one of Debian's packages needs {missing} "
             "(Debian: apt-get install mmdebstrap docker.io)"
         )
     say(f"making {DEBIAN} of Debian's packages")
-    command = ["bash", str(docker_folder() / "base.sh"), DEBIAN]
+    command = ["bash", str(docker_folder() / "base.sh"), DEBIAN, key]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise PsconformError(f"docker/base.sh failed: {said[-1] if said else f'exit status {done.returncode}'}")
-    return DEBIAN
+    _to_cache("base", key, [DEBIAN], say)
 
 
-def _trainer_context(folder: Path, *, gpu: bool, say: Say) -> None:
-    folder.mkdir()
-    shutil.copy(docker_folder() / "Dockerfile", folder)
-    requirements = "requirements-gpu.txt" if gpu else "requirements.txt"
-    shutil.copy(docker_folder() / requirements, folder / "requirements.txt")
-    say("collecting Python packages")
-    wheels = ("download", "--only-binary=:all:", "--python-version", PYTHON, "--no-deps", "-r")
-    _pip(*wheels, str(folder / "requirements.txt"), "-d", str(folder / "wheels"))
-    (folder / "psconform").mkdir()
-    _own_wheel(folder / "psconform")
-
-
-def _toxiproxy_context(folder: Path, program: Path) -> None:
-    folder.mkdir()
-    shutil.copy(docker_folder() / "toxiproxy.Dockerfile", folder / "Dockerfile")
-    shutil.copy(program, folder / "toxiproxy-server")
-    (folder / "toxiproxy-server").chmod(0o755)
+@contextmanager
+def _context(dockerfile: str) -> Iterator[Path]:
+    """A folder to build an image of, with its Dockerfile; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:
+        shutil.copy(docker_folder() / dockerfile, Path(name) / "Dockerfile")
+        yield Path(name)
 
 
 def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say) -> None:
@@ -285,14 +395,17 @@ def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say) -> No
 
 
 def _tidy() -> None:
-    """Remove what earlier builds have left without a name: images that were replaced, and build stages but the last.
+    """Remove what earlier builds have left: images that were replaced, build stages, old libraries.
 
     What a container is of stays; the next build tidies that, too.
     """
     api = engine()
-    left = api.images(filters={"dangling": True, "label": KIND_LABEL}, quiet=True)
-    stages = sorted(api.images(filters={"dangling": True, "label": STAGE_LABEL}), key=lambda said: -said["Created"])
-    for image in (*left, *(said["Id"] for said in stages[1:])):
+    left: list[str] = []
+    for label in (KIND_LABEL, STAGE_LABEL):
+        left += api.images(filters={"dangling": True, "label": label}, quiet=True)
+    libraries = sorted(api.images(name=LIBRARIES), key=lambda said: -said["Created"])
+    left += [tag for said in libraries[image_cache.KEPT :] for tag in said["RepoTags"] or ()]
+    for image in dict.fromkeys(left):
         with contextlib.suppress(PsconformError), told(f"image {image} cannot be removed"):
             api.remove_image(image)
 
@@ -305,7 +418,9 @@ def docker_folder() -> Path:
 
 def _own_wheel(folder: Path) -> None:
     """A wheel of this psconform: of its source, or where it was installed of what was installed."""
-    found = metadata.distribution("psconform")
+    # an egg-info in the folder that this was started in tells of no installation: it has no RECORD
+    installed = (found for found in metadata.distributions(name="psconform") if found.read_text("RECORD"))
+    found = next(installed, None) or metadata.distribution("psconform")
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable"):
         source = Path(origin["url"].removeprefix("file://"))
