@@ -17,7 +17,8 @@ from psconform.runner.session import Session
 FOLDER = Path(__file__).parent
 TIERS = ("nightly", "tensorflow", "engine")
 SOURCE = Path(__file__).parents[1] / "socket_ps"
-IMAGE = "psconform-test/socket-ps:1"
+IMAGE = f"psconform-test/socket-ps:{os.getpid()}"
+"""Of this process: another may run these tests, too."""
 DOCKERFILE = f"""FROM {trainer_image()}
 WORKDIR /app
 COPY socket_ps.py /app/
@@ -42,13 +43,20 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def left_behind():
-    """What of psconform's is there now: containers, running or not, and networks."""
+def owners():
+    """Process ids of psconforms of this test: this process, and those that it starts."""
+    return {os.getpid()}
+
+
+@pytest.fixture
+def left_behind(owners):
+    """What of theirs is there now: containers, running or not, and networks. Others may use the engine meanwhile."""
 
     def look():
         api, filters = engine(), {"label": "psconform.owner"}
-        containers = {said["Names"][0] for said in api.containers(all=True, filters=filters)}
-        return containers | {said["Name"] for said in api.networks(filters=filters)}
+        there = {said["Names"][0]: said["Labels"] for said in api.containers(all=True, filters=filters)}
+        there |= {said["Name"]: said["Labels"] for said in api.networks(filters=filters)}
+        return {name for name, labels in there.items() if int(labels["psconform.owner"].partition(":")[0]) in owners}
 
     before = look()
     yield lambda: look() - before
@@ -56,7 +64,7 @@ def left_behind():
 
 
 @pytest.fixture
-def psconform(tmp_path):
+def psconform(tmp_path, owners):
     """Starts psconform as a process; it is killed after the test if it still runs."""
     started = []
 
@@ -65,12 +73,26 @@ def psconform(tmp_path):
         env = {**os.environ, "TMPDIR": str(tmp_path)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         started.append(process)
+        owners.add(process.pid)
         return process
 
     yield start
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Writes the target file of a small trainer that its image has; returns its path."""
+
+    def write(image=""):
+        text = (SOURCE / "target.toml").read_text(encoding="utf-8").replace("{here}/socket_ps.py", "socket_ps.py")
+        path = tmp_path / "target.toml"
+        path.write_text(f'image = "{image}"\n{text}' if image else text, encoding="utf-8")
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -59,8 +59,7 @@ def said_for_good(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-@pytest.mark.parametrize("told", [True, False], ids=["told", "for good"])
+@pytest.mark.parametrize(("told", "update"), [(True, "async"), (False, "sync")], ids=["told", "for good"])
 def test_it_is_judged_with_proxies_between_its_services(told, update, session, tmp_path, left_behind):
     file = REFERENCE if told else said_for_good(tmp_path)
     before = file.read_bytes()

@@ -1,6 +1,7 @@
 """Clusters in containers: judged as those of processes are, and nothing of them is left, however psconform ends."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -49,11 +50,11 @@ def running(run):
     return {said["Labels"]["psconform.task"] for said in found} - paused
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-def test_a_healthy_cluster_is_valid(session, tmp_path, left_behind, update):
+def test_a_healthy_cluster_is_valid(session, tmp_path, left_behind):
+    """Of more of them, in both modes, the conformance suite is (`tox -e docker`)."""
     from psconform import judge
 
-    run = judge(layout="ps=1,worker=2", update=update, steps=40, launcher="docker", out=tmp_path / "r", session=session)
+    run = judge(layout="ps=1,worker=2", steps=40, launcher="docker", out=tmp_path / "r", session=session)
     assert run.valid, run.explain()
     assert "--launcher docker" in run.repeat
     assert not left_behind()
@@ -166,9 +167,9 @@ def test_a_run_is_replayed_in_containers(session, tmp_path, psconform):
     assert json.loads(manifest.read_text())["launcher"] == "docker"
 
 
-def test_ctrl_c_leaves_nothing_and_a_record(tmp_path, psconform, left_behind):
+def test_ctrl_c_leaves_nothing_and_a_record(tmp_path, image, target, psconform, left_behind):
     folder = tmp_path / "r"
-    process = psconform("run", "reference", *SMALL, "--steps", "100000", "--out", str(folder))
+    process = psconform("run", str(target(image)), *SMALL, "--steps", "100000", "--out", str(folder))
     training(process, folder)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=WAIT_S)
@@ -189,21 +190,31 @@ LASTING = "".join(
 """Nothing trains any more: what is set stays until somebody takes it away."""
 
 
-def of_the_host():
-    """Rules and queueing disciplines of this machine, without the counts of packets."""
+def of_the_host(names):
+    """Rules, interfaces and queueing disciplines of this machine that have one of these names."""
     said = (["iptables-save"], ["tc", "qdisc", "show"], ["ip", "-o", "link", "show"])
     texts = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for words in said]
-    lines = [line for text in texts for line in text.splitlines() if not line.startswith("#")]
-    return sorted(re.sub(r"\[\d+:\d+\]", "", line) for line in lines)
+    named = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, names))})(?!\w)")
+    return [line for text in texts for line in text.splitlines() if named.search(line)]
 
 
-def broken(psconform, tmp_path):
-    """psconform, while a rate, a partition, a drop and a pause are in effect; and its run folder."""
+def names_of(run):
+    """What a run has of this machine while it lasts: a bridge, its subnet, an interface for each pod."""
+    (network,) = engine().networks(filters={"label": f"psconform.run={run}"})
+    bridge, subnet = f"br-{network['Id'][:12]}", network["IPAM"]["Config"][0]["Subnet"]
+    links = subprocess.run(
+        ["ip", "-o", "link", "show", "master", bridge], check=True, capture_output=True, text=True
+    ).stdout
+    return [bridge, subnet, *re.findall(r"^\d+: ([^@:]+)", links, re.M)]
+
+
+def broken(psconform, tmp_path, target):
+    """psconform, while a rate, a partition, a drop and a pause are in effect; its run folder, and what it has here."""
     folder = tmp_path / "r"
     (tmp_path / "plan.toml").write_text(LASTING)
     layout = ("--layout", "ps=1,worker=3", "--launcher", "docker", "--update", "async")
     options = ("--faults", str(tmp_path / "plan.toml"), "--steps", "20000", "--out", str(folder))
-    process = psconform("run", "reference", *layout, *options)
+    process = psconform("run", str(target), *layout, *options)
     training(process, folder)
 
     def struck():
@@ -212,16 +223,17 @@ def broken(psconform, tmp_path):
         return all(f'"fault":"{kind}"' in events for kind in ("rate", "stall", "drop", "pause"))
 
     wait_for(struck, "not all was broken")
-    return process, folder
+    names = names_of(json.loads((folder / "manifest.json").read_text())["run"])
+    assert len(names) == 2 + 5, names
+    assert of_the_host(names)
+    return process, folder, names
 
 
-def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, psconform, left_behind):
-    before = of_the_host()
-    process, folder = broken(psconform, tmp_path)
-    assert of_the_host() != before
+def test_when_psconform_is_killed_its_keeper_leaves_nothing(tmp_path, image, target, psconform, left_behind):
+    process, folder, names = broken(psconform, tmp_path, target(image))
     process.kill()
     wait_for(lambda: not left_behind(), "something was left")
-    wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
+    wait_for(lambda: not of_the_host(names), "a rule, or an interface, was left")
     assert check(folder).exit_code == 2  # and it can be judged
 
 
@@ -244,9 +256,24 @@ def test_killed_while_its_pods_start_it_leaves_nothing(tmp_path, psconform, left
     assert not left_behind()
 
 
-def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_path, psconform, left_behind):
-    before = of_the_host()
-    process, folder = broken(psconform, tmp_path)
+@pytest.fixture
+def networks():
+    """Of a psconform that is dead, and of one that may live where other process ids are counted, as in a container."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    names = {f"psconform-{what}-{os.getpid()}": where for what, where in (("here", ""), ("elsewhere", ":1"))}
+    for name, where in names.items():
+        engine().create_network(name, labels={"psconform.owner": f"{dead.pid}:1{where}"}, internal=True)
+    yield list(names)
+    for name in {said["Name"] for said in engine().networks()} & set(names):
+        engine().remove_network(name)
+
+
+def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(
+    tmp_path, image, target, psconform, left_behind, networks
+):
+    """It leaves alone what belongs to somebody of whom cannot be told whether they live."""
+    process, folder, names = broken(psconform, tmp_path, target(image))
     for child in (*psutil.Process(process.pid).children(), psutil.Process(process.pid)):
         child.kill()
     process.wait()
@@ -256,22 +283,9 @@ def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(tmp_p
     done = psconform("clean")
     out, _ = done.communicate(timeout=WAIT_S)
     assert f"removed container psconform-{run}-ps-0\n" in out
+    assert [name for name in networks if f"removed network {name}\n" in out] == networks[:1]
     assert not left_behind()
-    wait_for(lambda: of_the_host() == before, "a rule, or an interface, was left")
-
-
-def test_clean_leaves_alone_who_may_live_where_other_process_ids_are_counted(psconform):
-    """psconform in a container with the socket of this engine, say."""
-    with subprocess.Popen(["true"]) as dead:
-        dead.wait()
-    networks = {f"psconform-{what}": f"{dead.pid}:1{where}" for what, where in (("here", ""), ("elsewhere", ":1"))}
-    for name, owner in networks.items():
-        engine().create_network(name, labels={"psconform.owner": owner}, internal=True)
-    try:
-        out, _ = psconform("clean").communicate(timeout=WAIT_S)
-        assert [name for name in networks if f"removed network {name}\n" in out] == ["psconform-here"]
-    finally:
-        engine().remove_network("psconform-elsewhere")
+    wait_for(lambda: not of_the_host(names), "a rule, or an interface, was left")
 
 
 def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, left_behind):

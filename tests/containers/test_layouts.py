@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -17,10 +18,10 @@ LAYOUTS = sorted((Path(__file__).parents[2] / "docker" / "layouts").glob("*.toml
 
 
 def limits_of(told):
-    """Limits as the engine has them, of the containers of a run while it lasts."""
+    """Limits as the engine has them, of the containers of this process's run while it lasts."""
     api = engine()
-    for said in api.containers(filters={"label": "psconform.run"}):
-        if said["Labels"]["psconform.part"] == "task":
+    for said in api.containers(filters={"label": "psconform.part=task"}):
+        if said["Labels"]["psconform.owner"].startswith(f"{os.getpid()}:"):
             host = api.inspect_container(said["Id"])["HostConfig"]
             told[said["Labels"]["psconform.task"]] = host["Memory"], host["CpuQuota"], host["ShmSize"]
 

@@ -175,7 +175,8 @@ def _libraries(base: str, *, gpu: bool, say: Say) -> str:
         say("collecting Python packages")
         wheels = ("download", "--only-binary=:all:", "--python-version", PYTHON, "--no-deps", "-r")
         _pip(*wheels, str(folder / "requirements.txt"), "-d", str(folder / "wheels"))
-        _build(folder, tag=name, arguments={"BASE": base, "MADE_OF": key}, say=say)
+        # a base without iptables gets it from its distribution
+        _build(folder, tag=name, arguments={"BASE": base, "MADE_OF": key}, say=say, network="default")
     _to_cache("libraries", key, [base, name], say)
     return name
 
@@ -376,13 +377,20 @@ def _context(dockerfile: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say) -> None:
+def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say, network: str = "none") -> None:
     say(f"building {tag}")
     step = last = ""
     with told(f"image {tag} cannot be built"):
         # rm: no container of a step is left; what was cached for a step that has not changed is used
         for said in engine().build(
-            path=str(folder), tag=tag, buildargs=arguments, rm=True, forcerm=True, decode=True, timeout=None
+            path=str(folder),
+            tag=tag,
+            buildargs=arguments,
+            network_mode=network,
+            rm=True,
+            forcerm=True,
+            decode=True,
+            timeout=None,
         ):
             if "error" in said:
                 raise PsconformError(f"image {tag} cannot be built, at {step}; it said last: {last or said['error']}")
