@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from psconform.faults.kinds import KINDS
 from psconform.faults.plan import plan_text
 from psconform.faults.when import SENT
 from psconform.faults.words import NETWORK
-from psconform.plugin import chosen, need
+from psconform.plugin import chosen, need, tally
 from psconform.targets.reference import find_target
 
 Judge = Callable[..., Run]
@@ -65,17 +64,6 @@ def trains(workload: str) -> pytest.MarkDecorator:
     """A target that does not say that it trains a workload is not asked to."""
     lacks = workload not in find_target(chosen.target).workloads
     return pytest.mark.skipif(lacks, reason=f"the target does not train {workload} (workloads in its target.toml)")
-
-
-@dataclass
-class Tally:
-    """Clusters of this pytest run, and folders of those of which nothing could be said, each with the reason."""
-
-    runs: int = 0
-    undecided: list[tuple[Path, str]] = field(default_factory=list)
-
-
-tally = Tally()
 
 
 def survives(update: str) -> pytest.MarkDecorator:

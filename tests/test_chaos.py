@@ -140,5 +140,20 @@ def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pyteste
         assert len(kept) == 2
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("runs", [1, 3])
+def test_so_they_are_when_several_processes_share_the_tests(pytester, runs):
+    pytester.makepyfile(NEVER.replace("RUNS", str(runs)))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
+    result.assert_outcomes(passed=runs, skipped=1)
+    result.stdout.fnmatch_lines([f"psconform: {runs} real clusters started *"])
+    if runs == 1:
+        assert result.ret == 0
+        assert not (pytester.path / "psconform-runs").exists()
+    else:
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(["3 of 3 runs are undecided:", "psconform replay */undecided-*: *never struck*"])
+
+
 def pairs_in(rows):
     return {pair for row in rows for pair in combinations(enumerate(row), 2)}

@@ -37,6 +37,30 @@ LACKS = "psconform_lacks"
 _failed = pytest.StashKey[bool]()
 _clusters = pytest.StashKey[int]()
 _left_out = pytest.StashKey[int]()
+_counted = pytest.StashKey[bool]()
+_undecided = pytest.StashKey[str]()
+
+
+@dataclasses.dataclass
+class Tally:
+    """Clusters of this pytest run that were broken, and folders of those that are undecided, each with the reason."""
+
+    runs: int = 0
+    undecided: list[tuple[Path, str]] = dataclasses.field(default_factory=list)
+
+    def settle(self) -> str:
+        """What is wrong if more than one in a hundred is undecided (one is always allowed); else deletes those."""
+        if len(self.undecided) > max(1, self.runs // 100):
+            lines = [f"psconform replay {folder}: {reason}" for folder, reason in self.undecided]
+            return f"{len(lines)} of {self.runs} runs are undecided:\n" + "\n".join(lines)
+        for folder, _ in self.undecided:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another test keeps something there
+                folder.parent.rmdir()
+        return ""
+
+
+tally = Tally()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +259,37 @@ def judge(request: pytest.FixtureRequest, psconform_session: Session) -> Iterato
         runs.rmdir()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of several processes (pytest-xdist) each hands on what it has counted; the first of them judges it."""
+    config = session.config
+    if (output := getattr(config, "workeroutput", None)) is not None:
+        counts = [config.stash.get(key, 0) for key in (_clusters, _left_out)]
+        output["psconform"] = [*counts, tally.runs, [[str(folder), reason] for folder, reason in tally.undecided]]
+    elif _counted in config.stash and (problem := tally.settle()):
+        config.stash[_undecided] = problem
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """One of several processes has ended."""
+    if (said := (getattr(node, "workeroutput", None) or {}).get("psconform")) is None:
+        return
+    clusters, left_out, runs, undecided = said
+    stash = node.config.stash
+    stash[_counted] = True
+    stash[_clusters] = stash.get(_clusters, 0) + clusters
+    stash[_left_out] = left_out  # all of them collect the same
+    tally.runs += runs
+    tally.undecided += [(Path(folder), reason) for folder, reason in undecided]
+
+
+def is_one_of_several(config: pytest.Config) -> bool:
+    """Other processes (pytest-xdist) run other tests meanwhile."""
+    return hasattr(config, "workerinput")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -251,6 +306,8 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say how many real clusters were started."""
+    if problem := config.stash.get(_undecided, ""):
+        terminalreporter.write_line(problem, red=True)
     count = config.stash.get(_clusters, 0)
     if count:
         name = Path(chosen.target).name
