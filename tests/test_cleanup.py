@@ -17,9 +17,15 @@ from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mar
 from psconform.launchers.remains import namespace
 from psconform.layout import Command, Task
 
-from .waits import HANG_S
+from .waits import HANG_S, only_one_cleans
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True)
+def _alone():
+    with only_one_cleans():
+        yield
 
 
 @pytest.fixture

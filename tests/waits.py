@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +42,11 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def only_one_cleans():
+    """No two tests of this user at once in which ``psconform clean`` ends what others have left: it ends it all."""
+    with Path(f"/tmp/psconform-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
