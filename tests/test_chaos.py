@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from psconform.suites.chaos.covering import factors_of
 
+from psconform.plugin import REQUIRE_ALL
 from psconform.targets.reference import reference
 
 SOCKETS = Path(__file__).parent / "socket_ps"
@@ -112,12 +113,21 @@ def test_processes(judge, tmp_path):
 @pytest.mark.engine
 def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytester, monkeypatch):
     monkeypatch.delenv("TOXIPROXY_URL", raising=False)
+    monkeypatch.delenv(REQUIRE_ALL, raising=False)
     pytester.makepyfile(NO_PROXIES)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs", *SMALL)
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(
-        ["*needs toxiproxy: network faults need Toxiproxy, and there is none (PATH: has none; go install: *"]
+        [
+            "*2 tests were skipped: 2 for lack of toxiproxy (network faults need Toxiproxy, *",
+            "*needs toxiproxy: network faults need Toxiproxy, and there is none (PATH: has none; go install: *",
+        ]
     )
+    monkeypatch.setenv(REQUIRE_ALL, "1")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines([f"*{REQUIRE_ALL}=1, and this machine lacks toxiproxy: network faults need *"])
+    monkeypatch.delenv(REQUIRE_ALL)
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:1")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)
     result.assert_outcomes(passed=1, failed=2)

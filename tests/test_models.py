@@ -68,6 +68,7 @@ def test_initial_parameters_and_permutations_are_those_of_other_machines():
     assert Batches(samples=10, workers=1, batch=10, seed=5).union(1)[1].tolist() == [0, 7, 9, 4, 1, 6, 8, 2, 5, 3]
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("model", [Softmax(), Mlp()], ids=["softmax", "mlp"])
 def test_gradient_is_that_of_tensorflow(model, data):
     import tensorflow as tf

@@ -15,18 +15,14 @@ import pytest
 from psconform.errors import BadInput
 from psconform.report.plot import draw
 
+pytestmark = pytest.mark.engine  # Matplotlib starts fc-list when it is used for the first time on a machine
+
 WHOLE = {
     "losses": {"worker:0": [2.3, 1.2, 0.7], "worker:1": [2.4, 1.1, 0.8], "serial": [2.3, 1.15, 0.75]},
     "step_times_ms": {"worker:0": [1.5, 1.7, 1.6], "worker:1": [3.0, 3.1, 90.0]},
     "staleness": [0, 1, 1, 2, 1],
 }
 EMPTY = {"losses": {}, "step_times_ms": {}, "staleness": []}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fonts():
-    """Matplotlib looks for fonts when it is used for the first time on a machine, and starts fc-list for that."""
-    import matplotlib.font_manager  # noqa: F401
 
 
 def words(path):
@@ -117,7 +113,6 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
         draw(tmp_path / "run.png", title="t", **WHOLE)
 
 
-@pytest.mark.engine
 def test_importing_it_does_not_import_matplotlib():
     code = "import sys, psconform.report.plot; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
