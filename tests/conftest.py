@@ -27,6 +27,7 @@ TIERS = {
 }
 """Slowest first."""
 PURE = "pure"
+HERE = Path(__file__).parent
 
 
 def pytest_configure(config):
@@ -35,12 +36,15 @@ def pytest_configure(config):
 
 
 def tier_of(item):
+    """Empty for tests of the suites: pytest loads this file for them, too, where it is started in a checkout."""
+    if not item.path.is_relative_to(HERE):
+        return ""
     return next((name for name in TIERS if item.get_closest_marker(name)), PURE)
 
 
 def pytest_collection_modifyitems(items):
     """The slowest begin first, or one of several processes would be left alone with them in the end."""
-    order = [*TIERS, PURE]
+    order = [*TIERS, PURE, ""]
     items.sort(key=lambda item: order.index(tier_of(item)))
 
 
@@ -67,7 +71,7 @@ def pytest_runtest_makereport(item):
 
 def pytest_terminal_summary(terminalreporter):
     """Seconds of all tests, by tier and module; several processes at once, so together more than it took."""
-    reports = [r for category in terminalreporter.stats.values() for r in category if hasattr(r, "tier")]
+    reports = [r for kind in terminalreporter.stats.values() for r in kind if getattr(r, "tier", "")]
     tiers, tests, modules = Counter(), Counter(), Counter()
     for report in reports:
         module = Path(report.nodeid.partition("::")[0]).stem
