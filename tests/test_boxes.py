@@ -25,6 +25,7 @@ class Api:
 
     def __init__(self):
         self.updates, self.ran, self.status, self.said = [], [], 0, b""
+        self.open = None  # a list keeps connections open: the engine never says that a shell has ended
 
     def update_container(self, _, **given):
         self.updates.append(given)
@@ -32,12 +33,18 @@ class Api:
     def inspect_container(self, _):
         return {"State": {"Pid": 1}}
 
-    def exec_create(self, _, command):
+    def exec_create(self, _, command, **__):
         self.ran.append(command[-1])
         return {"Id": "x"}
 
     def exec_start(self, _, **__):
-        return self.said
+        here, there = socket.socketpair()
+        there.sendall(self.said)
+        if self.open is None:
+            there.close()
+        else:
+            self.open.append(there)
+        return here
 
     def exec_inspect(self, _):
         return {"ExitCode": self.status}
@@ -71,6 +78,16 @@ def test_without_a_shell_there_is_no_memory_limit_and_nothing_was_filled(api):
         made(api).fill(WORKER)
     api.status, api.said = 2, b"sh: 1: cannot create: No space left on device"
     assert made(api).fill(WORKER) == "sh: 1: cannot create: No space left on device"
+
+
+def test_a_container_that_ends_meanwhile_does_not_keep_psconform_waiting(api, monkeypatch):
+    """The engine then never ends the answer of a command in it."""
+    monkeypatch.setattr(boxes, "EXEC_S", 0.05)
+    api.open = []
+    with pytest.raises(PsconformError, match="nothing can be run in the container of worker:0: timed out"):
+        made(api).fill(WORKER, on=False)
+    for line in api.open:
+        line.close()
 
 
 def test_tmp_is_not_filled_where_the_kernel_would_end_the_task_for_it(api, monkeypatch):

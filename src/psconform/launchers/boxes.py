@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ EATS = (
 FULL, BYTE = "/tmp/.psconform-full", "/tmp/.psconform-byte"
 FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"
 EMPTIES = f"rm -f {FULL}; echo x > {BYTE} && rm -f {BYTE}"
+EXEC_S = 30.0
+"""Seconds that a command in a container may take; to fill /tmp takes about one."""
 CANNOT = (126, 127)
 """Exit statuses of a shell, and of the engine, for a command that cannot be run."""
 
@@ -105,8 +108,12 @@ class Boxes:
     def _run(self, task: Task, command: str) -> tuple[int, str]:
         """Exit status of a shell in its container, and the last that it says."""
         with told(f"nothing can be run in the container of {task}"):
-            made = self._api.exec_create(self._of(task), ["sh", "-c", command])
-            said = self._api.exec_start(made["Id"])
+            # of a terminal the engine passes on what it says as it is, without frames
+            made = self._api.exec_create(self._of(task), ["sh", "-c", command], tty=True)
+            with contextlib.closing(self._api.exec_start(made["Id"], tty=True, socket=True)) as answer:
+                line = getattr(answer, "_sock", answer)
+                line.settimeout(EXEC_S)  # the SDK waits for ever if the container ends meanwhile
+                said = b"".join(iter(lambda: line.recv(4096), b""))
             status = int(self._api.exec_inspect(made["Id"])["ExitCode"])
         lines = said.decode(errors="replace").strip().splitlines()
         return status, lines[-1] if lines else f"exit status {status}"
