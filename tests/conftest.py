@@ -9,6 +9,7 @@ The slowest tier that a test or its module is marked with is the test's.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -46,6 +47,14 @@ def pytest_collection_modifyitems(items):
     """The slowest begin first, or one of several processes would be left alone with them in the end."""
     order = [*TIERS, PURE, ""]
     items.sort(key=lambda item: order.index(tier_of(item)))
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """SIGINT ends what a test starts: a shell has what it starts in the background, tests too, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.hookimpl(wrapper=True)

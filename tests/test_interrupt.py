@@ -9,9 +9,9 @@ import sys
 import psutil
 import pytest
 
-from .waits import HANG_S, ctrl_c, until, within_a_second  # noqa: F401
+from .waits import HANG_S, until, within_a_second
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("ctrl_c")]
+pytestmark = pytest.mark.engine
 
 TRAINER = """
 import os, sys, time
@@ -94,7 +94,7 @@ RUN = ("run", "target.toml", "--layout", "ps=2,worker=1", "--update", "async", "
 
 
 @pytest.fixture
-def running(tmp_path, ctrl_c):  # noqa: F811
+def running(tmp_path, ctrl_c):
     """psconform in the middle of a run, and all processes below it: keeper, two ps, a worker."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = command(tmp_path, *RUN, pause=1000.0)

@@ -28,9 +28,9 @@ from psconform.runner.mount import mounted
 
 from .test_interrupt import RUN, below, command
 from .test_interrupt import gone as is_gone
-from .waits import HANG_S, ctrl_c, only_one_cleans, until  # noqa: F401
+from .waits import HANG_S, only_one_cleans, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("ctrl_c")]
+pytestmark = pytest.mark.engine
 
 LASTING = [name for name, kind in KINDS.items() if kind.mounts]
 TASK = {OWNER: owner_mark()}

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import time
 from pathlib import Path
-
-import pytest
 
 HANG_S = 200.0
 
@@ -34,14 +31,6 @@ def within_a_second(condition):
         assert time.thread_time() - began < 1.0, "not within a second of CPU time"
         assert time.monotonic() < deadline, f"not within {HANG_S} s"
     return found
-
-
-@pytest.fixture
-def ctrl_c():
-    """SIGINT ends what a test starts: a shell has what it starts in the background, tests too, ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
