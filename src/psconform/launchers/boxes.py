@@ -110,8 +110,9 @@ class Boxes:
         with told(f"nothing can be run in the container of {task}"):
             # of a terminal the engine passes on what it says as it is, without frames
             made = self._api.exec_create(self._of(task), ["sh", "-c", command], tty=True)
-            with contextlib.closing(self._api.exec_start(made["Id"], tty=True, socket=True)) as answer:
-                line = getattr(answer, "_sock", answer)
+            answer = self._api.exec_start(made["Id"], tty=True, socket=True)
+            line = getattr(answer, "_sock", answer)
+            with contextlib.closing(getattr(answer, "_response", answer)), contextlib.closing(line):
                 line.settimeout(EXEC_S)  # the SDK waits for ever if the container ends meanwhile
                 said = b"".join(iter(lambda: line.recv(4096), b""))
             status = int(self._api.exec_inspect(made["Id"])["ExitCode"])
