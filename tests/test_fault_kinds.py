@@ -22,8 +22,8 @@ pytestmark = pytest.mark.engine
 class Case:
     """A fault as its plan says it, what it is said to strike, and what is to be seen of it (regular expressions).
 
-    ``healed`` is empty for what is over by itself. What nobody waits for ends at a step, which whoever gets there
-    waits for: a time might outlast the training.
+    ``healed`` is empty for a fault that is over by itself. A fault that stops no task ends at a step, where the worker
+    waits for it: a time might outlast the training.
     """
 
     update: str
@@ -45,7 +45,7 @@ LINK = 'links = "worker:1->ps:0"\n'
 
 
 BROKEN = HELD.replace("300ms", "1s")
-"""Nobody waits until it is seen, and a ps on a busy machine is to try something meanwhile."""
+"""No task waits until it is seen, and a ps must use the disk meanwhile, on a busy machine too."""
 FOLDER, WELL = "the folder for checkpoints", "ps:0: .* succeeded"
 LOST = 'at = "worker:0@20"\n[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = "worker:0@20"\nrestart_after = "0s"'
 """A ps is lost at the moment at which a file is damaged, and has to make do with the other one."""

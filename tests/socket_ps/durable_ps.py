@@ -1,4 +1,4 @@
-"""The parameter server of sockets, grown up: it keeps its state on disk, and whoever has lost a connection asks again.
+"""The parameter server of sockets with recovery: its state is on disk, and a worker that lost a connection asks again.
 
 A ps writes all it has, twice, before it answers a push, so that nothing acknowledged is lost with it, nor with one of
 the two files. It counts the gradients of each worker, so that one that is sent again is not applied again. A message
