@@ -16,7 +16,6 @@ from psconform.faults.fault import Fault
 from psconform.faults.kinds import KINDS
 from psconform.faults.plan import plan_text
 from psconform.faults.when import SENT
-from psconform.faults.words import NETWORK
 from psconform.plugin import chosen, need, tally
 from psconform.targets.reference import find_target
 
@@ -43,10 +42,7 @@ def part_of(kind: str) -> str:
 
     Of containers none: their image has it.
     """
-    fault = KINDS[kind]
-    if chosen.launcher == "docker":
-        return ""
-    return "toxiproxy" if fault.of == NETWORK else "fuse" if fault.mounts else "faketime" if fault.asked else ""
+    return "" if chosen.launcher == "docker" else KINDS[kind].part
 
 
 def lacking(kind: str) -> str:

@@ -18,16 +18,18 @@ It takes ``psconform[all]``; faults of links take Toxiproxy (which is set up), o
 kinds that only containers have (``--launcher docker``) an engine and ``psconform images build``. `psconform doctor`
 says what lacks; what cannot be recorded here is said and left as it is.
 
-Each case is run until it shows what it is for, at most ``--tries`` times with other seeds: the check that is meant for
-a defect finds it, and none that the defect does not concern; of a healthy run everything is valid. The difference in
-verdicts to the run before is printed. Exit code 1 if a case did not show that; a race may show another set of the
-checks that a defect also concerns, which is printed and is no failure.
+Each case is run until it shows what it is for, at most ``--tries`` times with other seeds: the check that is meant
+for a defect finds it, and none that the defect does not concern; of a healthy run everything is valid. The difference
+in verdicts to the run before is printed. Exit code 1 if a case did not show that, or with PSCONFORM_REQUIRE_ALL=1
+could not be run; a race may show another set of the checks that a defect also concerns, which is printed and is no
+failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import shutil
 import sys
 import tempfile
@@ -37,9 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from psconform.api import judge
+from psconform.doctor import lacking
 from psconform.errors import BadInput, PsconformError
 from psconform.faults.kinds import KINDS
 from psconform.launchers.images import need, trainer_image
+from psconform.plugin import REQUIRE_ALL
 from psconform.runner.session import Session
 from psconform.runner.verdicts import Judged, judge_folder
 from psconform.targets.defects import DEFECTS
@@ -75,8 +79,8 @@ def lacks(case: Case) -> str:
         except PsconformError as error:
             return str(error).partition(". ")[0]
         return ""
-    missing = (KINDS[kind].lacks for kind in case.kinds)
-    return next((why for why in missing if why and "a run sets it up" not in why), "")
+    parts = (KINDS[kind].part for kind in case.kinds)
+    return next((why for part in parts if part and (why := lacking(part))), "")
 
 
 def objections(case: Case, judged: Judged) -> Iterator[str]:
@@ -216,9 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(
         f"{len(unfit)} case(s) did not show what they are for: {', '.join(unfit)}"
         if unfit
-        else "all are as they must be"
+        else f"all that were run are as they must be; {len(left_out)} could not be run"
     )
-    return 1 if unfit else 0
+    required = os.environ.get(REQUIRE_ALL) == "1"
+    return 1 if unfit or (required and left_out) else 0
 
 
 if __name__ == "__main__":

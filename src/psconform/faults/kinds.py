@@ -44,6 +44,11 @@ class Kind:
         return _network() if self.of == NETWORK else mount.lacks() if self.mounts else ""
 
     @property
+    def part(self) -> str:
+        """The part of the machine that it takes for tasks in processes, as `psconform.doctor.PARTS` has it, or none."""
+        return "toxiproxy" if self.of == NETWORK else "fuse" if self.mounts else "faketime" if self.asked else ""
+
+    @property
     def mounts(self) -> bool:
         """It takes a file system over the folder for checkpoints."""
         return self.of == DISK and self.lasts
