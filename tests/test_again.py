@@ -170,7 +170,7 @@ def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, 
 
 @pytest.mark.engine
 def test_a_fault_that_training_does_not_get_to_is_idle(tmp_path):
-    """Nobody of this target ever says that it restores anything."""
+    """No task of this target reports the phase restoring."""
     kill = 'kind = "kill", task = "worker:1", at = 8, restart_after = "0s"'
     faults = f'fault = [{{{kill}}}, {{kind = "stop", task = "worker:0", at = "restoring", for = "1s"}}]'
     options = {"layout": "ps=1,worker=2", "update": "async", "steps": 20}

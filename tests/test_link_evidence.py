@@ -176,7 +176,7 @@ PAST = b"x" * 1_000_000
 
 
 def left_the_proxy(line):
-    """Bytes for one end of a connection that the proxy has written, and that nobody has read yet."""
+    """Bytes for one end of a connection that the proxy has written, and that its reader has not read yet."""
     ends = f"{line.getpeername()[1]:04X}", f"{line.getsockname()[1]:04X}"
     rows = [row.split() for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
     queues = [row[4] for row in rows if (row[1].partition(":")[2], row[2].partition(":")[2]) == ends]
