@@ -7,13 +7,13 @@ import json
 import pytest
 
 from psconform.errors import BadInput
+from psconform.faults.kinds import KINDS
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import UPDATES, Layout
 from psconform.plugin import need
 from psconform.targets.defects import DEFECTS
 
 RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
-NEEDED = {"full": "fuse", "stall": "toxiproxy", "cut": "toxiproxy", "reset": "toxiproxy", "latency": "toxiproxy"}
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
 ALWAYS = [("lose-shard-update", "sync"), ("no-fence", "async"), ("swap-updates", "async")]
 """Of a ledger, of a rollback, of the order; all others are for the nightly tier, and recorded in tests/data."""
@@ -29,7 +29,8 @@ def tiers(cases, always):
 def judged(judge, **options):
     """The run, if this machine has what its faults take."""
     text = options.get("faults", "")
-    need(*sorted({part for kind, part in NEEDED.items() if f'"{kind}"' in text or text.endswith(f":{kind}")}))
+    kinds = [kind for name, kind in KINDS.items() if f'"{name}"' in text or text.endswith(f":{name}")]
+    need(*sorted({kind.part for kind in kinds if kind.part}))
     return judge("reference", **options)
 
 

@@ -15,6 +15,8 @@ from psconform.faults.kinds import usual_amounts
 from psconform.launchers.engine import engine
 from psconform.runner.session import Session
 
+from ..waits import only_one_cleans
+
 SMALL = ("--layout", "ps=1,worker=2", "--launcher", "docker")
 WAIT_S = 60.0
 
@@ -258,6 +260,13 @@ def test_killed_while_its_pods_start_it_leaves_nothing(tmp_path, psconform, left
 
 
 @pytest.fixture
+def alone():
+    """No other test's ``psconform clean`` finds what this one leaves."""
+    with only_one_cleans():
+        yield
+
+
+@pytest.fixture
 def networks():
     """Of a psconform that is dead, and of one that may live where other process ids are counted, as in a container."""
     with subprocess.Popen(["true"]) as dead:
@@ -271,7 +280,7 @@ def networks():
 
 
 def test_when_the_keeper_is_killed_too_the_pods_end_and_clean_removes_them(
-    tmp_path, image, target, psconform, left_behind, networks
+    alone, tmp_path, image, target, psconform, left_behind, networks
 ):
     """It leaves alone what belongs to somebody of whom cannot be told whether they live."""
     process, folder, names = broken(psconform, tmp_path, target(image))
