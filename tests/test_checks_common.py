@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+
+from psconform.history.build import load_history
+from psconform.history.columns import Odd
+from psconform.history.scale import rescaled
 
 from . import bugs
 from .simulate import Trainer
@@ -158,3 +165,18 @@ def test_c3_sees_a_poisoned_nonce(tmp_path):
 
 def test_c3_is_unknown_on_an_incomplete_record(tmp_path):
     assert verdict(bugs.Killed(update="async"), tmp_path, "C3").status == "unknown"
+
+
+def test_what_holds_exactly_one_is_odd_where_all_others_share_a_weight(tmp_path):
+    """A cell that shows half, its weight, in one read and a whole application from the next on."""
+    history = load_history(Trainer(workers=1).run(tmp_path / "run"))
+    (worker,) = history.workers
+    count = len(worker.reads)
+    every, halves = np.zeros(history.steps, np.int64), np.full(history.steps, 0.5)
+    first = np.minimum(np.arange(history.steps) + 1, count - 1)
+    alike = Odd(every, every, np.arange(history.steps), first, np.full(history.steps, count), halves, halves)
+    alike.end[0] = 2
+    found = rescaled(replace(history, workers=(replace(worker, reads=replace(worker.reads, odd=alike)),)), 0.5)
+    odd = found.workers[0].reads.odd
+    assert (odd.step.tolist(), odd.first.tolist(), odd.end.tolist()) == ([0], [2], [count])
+    assert (odd.head.tolist(), odd.tail.tolist()) == ([2.0], [2.0])

@@ -89,6 +89,12 @@ def test_a_change_is_named_and_nobody_else_is_accused(tmp_path, bug, update, say
     assert len(witness) <= 10
 
 
+def test_a_change_of_a_worker_that_is_alone_is_named(tmp_path):
+    run = judged(change_bugs.ClippedByNorm, tmp_path, workers=1)
+    assert violated(run) == {"C4"}
+    assert c4(run).witness[0].startswith("2 of 8 gradients were scaled: all of norm 96322.6 and more, none of 48161.3")
+
+
 def test_a_gradient_that_is_lost_is_named_by_those_whose_definition_it_breaks(tmp_path):
     sync, other = judged(change_bugs.Lossy, tmp_path, "sync"), judged(change_bugs.Lossy, tmp_path, "async")
     assert (violated(sync), violated(other)) == ({"S1", "C4"}, {"A5", "C4"})

@@ -15,6 +15,7 @@ from psconform.checks.training import finite_parameters
 from psconform.errors import BadInput, Malformed
 from psconform.faults.short import parse_faults
 from psconform.layout import Layout
+from psconform.models import Quadratic
 from psconform.probe import Probe
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
@@ -116,17 +117,16 @@ def test_the_probe_gives_it_once_and_records_it_once(tmp_path):
     assert np.isfinite(other.gradient(2)).all()
 
 
+QUADRATIC = {"workload": "quadratic", "seed": 1, "variables": 2, "rate": 1.0, "delay": 0, "condition": 10.0}
+
+
+def test_a_trainer_may_ask_for_the_model_that_it_trains(tmp_path):
+    assert probe_in(tmp_path).trained is None  # a ledger
+    assert probe_in(tmp_path, task="worker:0", **QUADRATIC).trained.model == Quadratic(size=100, mu=0.1, L=1.0, seed=1)
+
+
 def test_a_gradient_of_training_that_has_diverged_is_recorded(tmp_path):
-    quadratic = {
-        "workload": "quadratic",
-        "seed": 1,
-        "variables": 2,
-        "rate": 1.0,
-        "delay": 0,
-        "condition": 10.0,
-        "poison": (),
-    }
-    probe = probe_in(tmp_path, **quadratic)
+    probe = probe_in(tmp_path, **QUADRATIC, poison=())
     theta = np.zeros(50, np.float32)
     probe.gradients(0, [theta, theta])
     probe.gradients(1, [theta, theta + np.float32("inf")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from psconform.errors import BadInput
@@ -12,6 +14,7 @@ from psconform.targets.toml import load_target
 
 from . import replicas as rings
 from .test_checks_bugs import of
+from .test_order import verdict
 
 TARGET = """
 name = "ring"
@@ -45,6 +48,9 @@ def test_healthy_replicas_are_valid(tmp_path, workers, reduction, workload):
     judged = rings.Ring(workers=workers, reduction=reduction, workload=workload).judge(tmp_path / "run")
     assert judged.exit_code == 0, judged.verdicts
     assert "S7" in of(judged, "valid")
+    if workers > 1:
+        compared = (workers - 1) * len(judged.history.workers[0].reads)
+        assert verdict(judged, "S7").reason == f"{compared} reads compared with those of worker:0"
     assert {"A6", "A7", "C5"} <= of(judged, "not judged")
 
 
@@ -56,6 +62,7 @@ def test_healthy_local_steps_are_valid(tmp_path, workers, steps, local_steps, re
     judged = ring.judge(tmp_path / "run")
     assert judged.exit_code == 0, judged.verdicts
     assert of(judged, "valid") == {"S7", "C5", "I1", "I2", "C3"}
+    assert verdict(judged, "C5").reason == f"{math.ceil(steps / local_steps)} exchanges of {workers} replicas"
 
 
 @pytest.mark.parametrize(("ring", "options", "names"), VIOLATED)
