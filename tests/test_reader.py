@@ -101,7 +101,7 @@ def test_lines_lost_moved_or_changed_are_named(folder, mutate, line, says):
         ("read", {"nonce": [1]}, "nonce must have 2 numbers"),
         ("read", {"nonce": None}, "the first read must have a nonce"),
         ("read", {"nonce": [1, 2]}, "contradict the values in worker-1.bin"),
-        ("read", {"odd": [[2, 0, 0, 1, 1]]}, "odd names no cell of this workload"),
+        ("read", {"odd": [[2, 0, 0, 1, 1]]}, "odd names no cell of this workload: [2, 0, 0]"),
         ("read", {"odd": [[0, 0, 3, 1, 1]]}, "is not below the clock"),
         ("read", {"shards": [0, 2]}, "shards must name a ps of ps=2,worker=2"),
         ("read", {"shards": [0]}, "shards must name a ps of ps=2,worker=2"),
