@@ -23,6 +23,8 @@ from psconform.layout import Layout
 from psconform.probe import CONTROL, Probe
 from psconform.runner.plan import make_plan
 
+from .waits import until
+
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 LAYOUT = Layout(ps=2, workers=3)
 
@@ -159,14 +161,15 @@ def test_what_is_spelled_is_read_back(seconds, step):
 
 
 def probe_at(tmp_path, control, monkeypatch, strikes, task="worker:1"):
-    monkeypatch.setenv(CONTROL, control.address)
+    monkeypatch.setenv(CONTROL, control.told(str))
     (tmp_path / "events").mkdir(exist_ok=True)
     spec = {"workers": 2, "steps": 9, "run": "r", "unit": 840.0, "strikes": strikes}
     return Probe(spec, task=task, folder=str(tmp_path))
 
 
-def test_a_probe_waits_where_a_fault_strikes_and_nowhere_else(tmp_path, monkeypatch):
-    with Control() as control:
+@pytest.mark.parametrize("path", [None, "control"])
+def test_a_probe_waits_where_a_fault_strikes_and_nowhere_else(tmp_path, monkeypatch, path):
+    with Control(path and tmp_path / path) as control:
         strikes = [{"task": "worker:1", "phase": "before-push", "step": 3}]
         probe = probe_at(tmp_path, control, monkeypatch, strikes)
         for step in range(3):
@@ -175,9 +178,7 @@ def test_a_probe_waits_where_a_fault_strikes_and_nowhere_else(tmp_path, monkeypa
         assert control.arrivals() == []
         thread = threading.Thread(target=probe.push, args=(3,))
         thread.start()
-        found = []
-        while not found:
-            found = control.arrivals()
+        found = until(control.arrivals)
         assert (found[0].task, found[0].phase, found[0].step) == ("worker:1", "before-push", 3)
         assert thread.is_alive()
         assert '"push","seq":7' not in (tmp_path / "events" / "worker-1.jsonl").read_text()
@@ -191,9 +192,7 @@ def test_a_probe_goes_on_when_psconform_is_gone(tmp_path, monkeypatch):
         probe = probe_at(tmp_path, control, monkeypatch, [{"task": "worker", "phase": "before-push", "step": 0}])
         thread = threading.Thread(target=probe.push, args=(0,))
         thread.start()
-        found = []
-        while not found:
-            found = control.arrivals()
+        found = until(control.arrivals)
         found[0].line.close()
         thread.join(10)
         assert not thread.is_alive()

@@ -106,6 +106,17 @@ def test_read_says_again_only_what_changed(tmp_path):
     assert [("nonce" in read) for read in reads] == [True, False, False]
 
 
+@pytest.mark.parametrize(("every", "written"), [(0, []), (1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5])])
+def test_values_are_written_every_so_many_reads_and_in_the_end(tmp_path, every, written):
+    probe = Probe(spec(tmp_path) | {"vector_every": every}, task="worker:0", folder=str(tmp_path))
+    for step in range(5):
+        probe.read([probe.initial()], step=step)
+    probe.read([probe.initial()], final=True)
+    probe.close()
+    reads = [json.loads(line) for line in lines_of(tmp_path) if '"kind":"read"' in line]
+    assert [number for number, read in enumerate(reads) if "vector" in read] == written
+
+
 def test_gradient_marks_one_slot_at_head_and_tail():
     probe = Probe.detached(workers=3, steps=4, task="worker:2")
     gradient = probe.gradient(1)
