@@ -18,6 +18,8 @@ from typing import Any
 TRACE = "PSCONFORM_MUTANTS_TRACE"
 """Names the folder of a pytest process: ``now`` (the number of the test, or 0), ``hits``, and ``../files``."""
 SIZE = 8
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+open_, write, close = os.open, os.write, os.close  # a test may have those of ``os`` fail
 
 
 class Recorder:
@@ -58,9 +60,9 @@ class Recorder:
             left.discard(line)
             text = f"{int.from_bytes(self._now, 'little')} {self._files[code.co_filename]} {line}\n"
             # opened each time: a task closes what it has inherited
-            file = os.open(self._hits, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            os.write(file, text.encode())
-            os.close(file)
+            file = open_(self._hits, FLAGS, 0o644)
+            write(file, text.encode())
+            close(file)
         return self._line
 
 

@@ -45,13 +45,14 @@ class Selector:
         self.wanted: dict[str, float] | None = json.loads(path.read_text(encoding="utf-8")) if path else None
         self.number = 0
         self.watchdog = self.report.with_name(WATCHDOG).open("w", encoding="utf-8")  # standard error is captured
-        self.now = None
+        self.now = self.recorder = None
         if TRACE in os.environ:
             worker = os.environ.get("PYTEST_XDIST_WORKER", "only")
             folder = Path(os.environ[TRACE]).parent / worker
             self.now = prepare(folder)
             os.environ[TRACE] = str(folder)  # of all that tests start
-            Recorder(folder).start()
+            self.recorder = Recorder(folder)
+            self.recorder.start()
         self._watch(OUTSIDE_S)
 
     @pytest.hookimpl(trylast=True)
@@ -70,6 +71,8 @@ class Selector:
         self.outcome, self.seconds = "passed", 0.0
         self._say(begun=item.nodeid, number=self.number)
         self._mark(self.number)
+        if self.recorder:
+            self.recorder.start()  # again: one that raises is dropped, and a test may have had os fail
         if self.wanted is not None:
             self._watch(self.wanted[item.nodeid])
         try:
