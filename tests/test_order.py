@@ -203,6 +203,7 @@ def test_twenty_thousand_updates(tmp_path):
     judged = trained(Rarely, tmp_path / "run", update="async", workers=4, steps=5000)
     assert judged.exit_code == 0, judged.verdicts
     assert verdict(judged).stats["updates"] == 20_000
+    assert re.fullmatch(r"20000 updates, worst rank error 0\.00\d{1,3}", verdict(judged).reason)
     assert 0.001 < verdict(judged).stats["worst_rank_error"] < 0.005
 
 
