@@ -283,6 +283,11 @@ def _missing(result: Result | None, net: bool) -> bool:
     return result is None or (net and not result["found_by"] and not result["net"])
 
 
+def shown(name: str) -> str:
+    """A suite, as a heading says it."""
+    return "the fast tests" if name == FAST else name
+
+
 def said(result: Result | None) -> str:
     """What became of a mutant."""
     if result is None:
@@ -348,16 +353,16 @@ def page(mutants: list[Mutant], results: list[dict[str, Result]], names: list[st
             "the checkout, and the tests that run its lines, in whatever process, are run there, the fastest first.",
             "*Found* is a mutant with which a test fails or does not end, twice, while it passes without.",
         ),
-        summary(mutants, results, [f"found by {name}" for name in names]),
+        summary(mutants, results, [f"found by {shown(name)}" for name in names]),
         *(
-            f"Of `{name}` {number} of {len(mutants)} have been run.\n"
+            f"With {shown(name)} {number} of {len(mutants)} have been run.\n"
             for name, number in zip(names, judged, strict=True)
             if number < len(mutants)
         ),
-        "## Survivors, and what was done about them\n",
+        "## Those that no test found at first, and what was done about them\n",
         survivors(mutants, results[0], notes),
         "## All\n",
-        table(mutants, results, [f"found by, of {name}" for name in names]),
+        table(mutants, results, [f"found by, of {shown(name)}" for name in names]),
         paragraph(f"{machine()}; {versions()}; {today()}; {taken / 60:.0f} minutes of tests with mutants."),
     ]
     return "\n".join(parts)
