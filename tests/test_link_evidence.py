@@ -200,7 +200,7 @@ def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
     more = {"latency": ", ms = 100", "bandwidth": ", kB_per_s = 100"}.get(kind, "")
     strikes = disturbs(links, STALL.replace("stall", kind).replace("until = 2", f"until = 2{more}"))
     until(lambda: left_the_proxy(near) == len(PAST), seconds=LONG_S)
-    assert HeldBack(links, [Link(PS, WORKERS[1])]).before > 0
+    assert on_their_way(links) > 0
     strikes.inject()
     assert not strikes.evidence()
     assert all_of(near, len(PAST))
@@ -210,6 +210,36 @@ def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
         assert heard(near, LONG_S)
     assert looks(strikes, LONG_S)
     strikes.heal()
+
+
+@pytest.mark.parametrize("kind", ["latency", "bandwidth", "slice"])
+def test_what_arrives_while_it_is_injected_hides_no_later_bytes(pair, kind, monkeypatch):
+    """The kernel delivers some to a reader that does not read, too, so a busy one may get them at any moment."""
+    links, near, far = pair
+    far.sendall(PAST)
+    more = {"latency": ", ms = 100", "bandwidth": ", kB_per_s = 100"}.get(kind, "")
+    strikes = disturbs(links, STALL.replace("stall", kind).replace("until = 2", f"until = 2{more}"))
+    until(lambda: left_the_proxy(near) == len(PAST), seconds=LONG_S)
+    assert on_their_way(links) > 0
+    tell = "delay" if kind == "latency" else "add"
+    told = getattr(links, tell)
+
+    def reads_first(*args, **attributes):
+        assert all_of(near, len(PAST))
+        told(*args, **attributes)
+
+    monkeypatch.setattr(links, tell, reads_first)
+    strikes.inject()
+    assert not looks(strikes)
+    far.sendall(b"more")
+    assert looks(strikes, LONG_S) == "4 bytes passed through it"
+    strikes.heal()
+
+
+def on_their_way(links):
+    """Bytes that ps:0 has sent to worker:1 and that have not arrived."""
+    (dialled,) = links.flows([(WORKERS[1], PS)]).values()
+    return HeldBack(links, [Link(PS, WORKERS[1])]).on_their_way(Link(PS, WORKERS[1]), dialled)
 
 
 def test_what_goes_to_another_is_no_sign_of_a_stall_and_hides_none(toxiproxy, listener):

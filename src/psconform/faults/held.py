@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ..layout import Link
 from .links import Links
 from .partitions import EVERYBODY
-from .traffic import Flow
+from .traffic import Flow, Flows
 
 SURE_S, LOOKS = 0.3, 5
 """What is only on its way has come by then."""
@@ -34,10 +34,13 @@ class HeldBack:
             self._before[link, port] = (0 if waits else max(0, missing), flow.received)
         self._since, self._looks = 0.0, 0
 
-    @property
-    def before(self) -> int:
-        """Bytes that were on their way when it was made."""
-        return sum(missing for missing, _ in self._before.values())
+    def on_their_way(self, link: Link, now: Flows) -> int:
+        """Bytes that were on their way on a link when this was made, and have not arrived by now."""
+        return sum(
+            max(0, missing - (now.open[port].received - received))
+            for (of, port), (missing, received) in self._before.items()
+            if of == link and port in now.open
+        )
 
     def look(self) -> str:
         """What is surely held back, empty if nothing is; call it often."""

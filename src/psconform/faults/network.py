@@ -43,6 +43,7 @@ class Disturbs(Injector):
         self._taken_away = False
         self._looks = 0
         self._held: HeldBack | None = None
+        self._past: dict[Link, int] = {}  # bytes that were beyond its reach when the meter was set, and still to arrive
         self._first = 0.0  # when there were bytes that were to end their connection
         self._seen = self._doubt = ""
         self._jitter = random.Random(f"{seed}:{fault}")
@@ -88,11 +89,11 @@ class Disturbs(Injector):
         sent = sum(meter.sent for meter in self._out.values())
         if self._fault.kind in ENDING:
             return self._ended()
-        assert self._held is not None
         if self._fault.kind == "stall":
+            assert self._held is not None
             held = self._held.look()
             return f"{sent} bytes held back" if sent else held
-        arrived = max(0, sum(meter.received for meter in self._back.values()) - self._held.before)
+        arrived = max(0, sum(meter.received - self._past.get(link, 0) for link, meter in self._back.items()))
         return f"{sent + arrived} bytes passed through it" if sent + arrived else ""
 
     def _leave_out_what_does_not_show(self) -> None:
@@ -102,7 +103,7 @@ class Disturbs(Injector):
             now = self._flows()
             for meters, link, address in self._dialled():
                 if link in left_out:
-                    meters[link] = Meter.since(now[address])
+                    self._count_from(now[address], meters, link)
 
     def _ended(self) -> str:
         """Connections that neither end has closed. Who dies closes its own before anybody knows: ask a second time."""
@@ -191,11 +192,16 @@ class Disturbs(Injector):
     def _count_from_now(self) -> None:
         now = self._flows()
         for meters, link, address in self._dialled():
-            meters[link] = Meter.since(now[address])
+            self._count_from(now[address], meters, link)
         if self._fault.kind in ENDING:
             dialled = {link.destination if meters is self._out else link.source for meters, link, _ in self._dialled()}
             self._closed = {task: self._links.closed(task) for task in dialled}
         self._lives = {link: self._both(link) for link in self._of}
+
+    def _count_from(self, now: Flows, meters: dict[Link, Meter], link: Link) -> None:
+        meters[link] = Meter.since(now)
+        if meters is self._back and self._held is not None:
+            self._past[link] = self._held.on_their_way(link, now)
 
     def _look(self) -> None:
         now = self._flows()
