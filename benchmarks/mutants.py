@@ -27,7 +27,7 @@ from typing import Any
 
 from detection import append, share
 from machine import machine, paragraph, today, versions
-from mutation.coverage_map import PRODUCT, CoverageMap, coverage_map, digest
+from mutation.coverage_map import PRODUCT, CoverageMap, coverage_map, digest, shared_files
 from mutation.sandbox import Sandbox, sandbox
 from mutation.sites import Mutation, mutations
 from rich.console import Console
@@ -187,7 +187,7 @@ def judge(root: Path, mutant: Mutant, tests: list[str], *, box: Sandbox, known: 
                 tests, size = tests[size:], REST
                 continue
             suspect = {outcome.stopped: limits[outcome.stopped]} if outcome.stopped else batch
-            again = not outcome.stopped or not box.run(suspect).fine
+            again = not box.run(suspect).fine
             box.write(mutant.file, texts[False])
             if without := box.run(suspect).fine and again:
                 by = outcome.stopped or next(iter(batch))
@@ -228,8 +228,8 @@ class Suite:
         return bool(result["code"] == self.hash)
 
     def hash_of(self, test: str) -> str:
-        """Of the file of a test."""
-        return digest(self.root, [test.partition("::")[0]])
+        """Of the file of a test, and of what the tests share."""
+        return digest(self.root, [test.partition("::")[0], *shared_files(self.root)])
 
 
 def load(store: Path, name: str) -> dict[str, Result]:
@@ -329,12 +329,17 @@ def found_of(mutants: list[Mutant], results: dict[str, Result]) -> int:
     return sum(bool(results.get(mutant.key, {}).get("found_by")) for mutant in mutants)
 
 
+def noted(mutant: Mutant, notes: dict[str, str]) -> str:
+    """What was done about a mutant that nothing found at first; empty if that is not so."""
+    return notes.get(f"{mutant.file}: {mutant.change}", "")
+
+
 def survivors(mutants: list[Mutant], results: dict[str, Result], notes: dict[str, str]) -> str:
     """Those that nothing found, each with its note."""
     lines = []
     for number, mutant in enumerate(mutants, start=1):
         result = results.get(mutant.key)
-        note = notes.get(f"{mutant.file}: {mutant.change}", "")
+        note = noted(mutant, notes)
         if (result and not result["found_by"]) or note:
             lines.append(f"* {number}, {mutant.place}, {_code(mutant.before)} → {_code(mutant.after)}: {note or '...'}")
     return "\n".join(lines or ["None."]) + "\n"
@@ -344,6 +349,7 @@ def page(mutants: list[Mutant], results: list[dict[str, Result]], names: list[st
     """docs/mutants.md."""
     notes = tomllib.loads(NOTES.read_text(encoding="utf-8")) if NOTES.exists() else {}
     judged = [sum(mutant.key in found for mutant in mutants) for found in results]
+    late = sum(bool(noted(mutant, notes) and results[0].get(mutant.key, {}).get("found_by")) for mutant in mutants)
     taken = sum(results[0][mutant.key]["seconds"] for mutant in mutants if mutant.key in results[0])
     parts = [
         "<!-- written by benchmarks/mutants.py --write -->\n",
@@ -352,6 +358,10 @@ def page(mutants: list[Mutant], results: list[dict[str, Result]], names: list[st
             f"{len(mutants)} small changes of psconform's own code, drawn with seed {seed}; each is made in a copy of",
             "the checkout, and the tests that run its lines, in whatever process, are run there, the fastest first.",
             "*Found* is a mutant with which a test fails or does not end, twice, while it passes without.",
+        ),
+        paragraph(
+            f"{found_of(mutants, results[0]) - late} of them were found when they were drawn, {late} by tests added",
+            "since: other seeds say more about the tests now ([testing](testing.md)).",
         ),
         summary(mutants, results, [f"found by {shown(name)}" for name in names]),
         *(

@@ -40,6 +40,12 @@ def test_files(root: Path) -> list[str]:
     return [path.as_posix() for path in paths if not apart & set(path.parts)]
 
 
+def shared_files(root: Path) -> list[str]:
+    """Files below tests/ that any test may use: helpers and data."""
+    paths = (path for path in (root / "tests").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return sorted({path.relative_to(root).as_posix() for path in paths}.difference(test_files(root)))
+
+
 @dataclass
 class CoverageMap:
     """Of each test file: its hash, and of each of its tests the outcome, the time, and the lines of each target."""
@@ -117,8 +123,7 @@ def coverage_map(
     """Read the map, and trace the test files that it does not have."""
     tree = sandbox.tree
     every = test_files(tree)
-    helpers = sorted(file.relative_to(tree).as_posix() for file in (tree / "tests").rglob("*.py"))
-    found = load(path, code=digest(tree, [*PRODUCT, *(name for name in helpers if name not in every)]), marker=marker)
+    found = load(path, code=digest(tree, [*PRODUCT, *shared_files(tree)]), marker=marker)
     hashes = {name: digest(tree, [name]) for name in every}
     found.files = {name: file for name, file in found.files.items() if hashes.get(name) == file["hash"]}
     todo = [name for name in every if name not in found.files]
