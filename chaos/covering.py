@@ -50,8 +50,8 @@ class Factors:
         return [*_array(self.kinds, ROLE, UPDATE, self.moments), *_array(self.asked, workers, UPDATE, self.moments)]
 
 
-def factors_of(target: Target) -> Factors:
-    """What this target can be broken by, here."""
+def factors_of(target: Target, launcher: str = "process") -> Factors:
+    """What this target can be broken by, here. An image has all that kinds of faults need."""
     left_out: list[tuple[str, str]] = []
     kinds: tuple[str, ...] = DRAWN if target.shared else (*DRAWN, SLOW_CLOSE)
     moments = tuple(moment for moment in MOMENT if moment != SENT or (target.push_alone and not target.shared))
@@ -62,8 +62,9 @@ def factors_of(target: Target) -> Factors:
     elif not target.push_alone:
         left_out.append((SENT, "its pushes may ask for something before they are sent (push_alone in target.toml)"))
     asked = tuple(name for name, kind in KINDS.items() if kind.asked)
-    left_out += [(name, f"needs {KINDS[name].lacks}") for name in asked if KINDS[name].lacks]
-    return Factors(kinds, tuple(name for name in asked if not KINDS[name].lacks), moments, tuple(left_out))
+    lacking = {name: lacks for name in asked if launcher != "docker" and (lacks := KINDS[name].lacks)}
+    left_out += [(name, f"needs {lacks}") for name, lacks in lacking.items()]
+    return Factors(kinds, tuple(name for name in asked if name not in lacking), moments, tuple(left_out))
 
 
 def _array(*factors: Sequence[str]) -> list[Case]:

@@ -30,7 +30,7 @@ def cases() -> list[Case]:
 
     Of containers every sixteenth: what they have of their own is in `test_containers`.
     """
-    factors = factors_of(TARGET)
+    factors = factors_of(TARGET, chosen.launcher)
     if chosen.size == "nightly":
         return factors.product()
     if chosen.size == "ci":
@@ -96,7 +96,7 @@ def test_many_are_struck_at_once(judge: Judge, tmp_path: Path, update: str, what
     must_survive(judge, faults, folder=tmp_path, layout=layout.text, update=update, checkpoint_every=7)
 
 
-if left_out := factors_of(TARGET).left_out:
+if left_out := factors_of(TARGET, chosen.launcher).left_out:
 
     @pytest.mark.parametrize(("name", "reason"), [pytest.param(*case, id=case[0]) for case in left_out])
     def test_what_is_left_out(name: str, reason: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def only_the_tensorflow_tier_loads_tensorflow(request):
+    """It takes seconds and a gigabyte; a process that has it already cannot tell."""
+    there = "tensorflow" in sys.modules
+    yield
+    if tier_of(request.node) in (PURE, "engine"):
+        assert there or "tensorflow" not in sys.modules, "mark what loads TensorFlow with its tier: tensorflow"
 
 
 @pytest.hookimpl(wrapper=True)

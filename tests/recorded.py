@@ -16,13 +16,14 @@ lacks; recorded_cases.py declares them), other events or another manifest, a ref
 
 It takes ``psconform[all]``; faults of links take Toxiproxy (which is set up), of disks FUSE, of clocks libfaketime, and
 kinds that only containers have (``--launcher docker``) an engine and ``psconform images build``. `psconform doctor`
-says what lacks; what cannot be recorded here is said and left as it is.
+says what is missing; what cannot be recorded here is said and left as it is.
 
 Each case is run until it shows what it is for, at most ``--tries`` times with other seeds: the check that is meant
-for a defect finds it, and none that the defect does not concern; of a healthy run everything is valid. The difference
-in verdicts to the run before is printed. Exit code 1 if a case did not show that, or with PSCONFORM_REQUIRE_ALL=1
-could not be run; a race may show another set of the checks that a defect also concerns, which is printed and is no
-failure.
+for a defect finds it, and none that the defect does not concern; of a healthy run everything is valid, and with
+``--compare`` all that was valid before. A healthy run that is accused is not tried again. The difference in verdicts to
+the run before is printed, and how many runs showed something else first. Exit code 1 if a case did not show that, or
+with PSCONFORM_REQUIRE_ALL=1 could not be run; a race may show another set of the checks that a defect also concerns,
+which is printed and is no failure.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from typing import Any
 from psconform.api import judge
 from psconform.doctor import lacking
 from psconform.errors import BadInput, PsconformError
-from psconform.faults.kinds import KINDS
 from psconform.launchers.images import need, trainer_image
 from psconform.plugin import REQUIRE_ALL
 from psconform.runner.session import Session
 from psconform.runner.verdicts import Judged, judge_folder
 from psconform.targets.defects import DEFECTS
 
+from .parts import parts_of
 from .recorded_cases import CASES, Case
 from .recorded_runs import (
     LARGEST,
@@ -71,6 +72,10 @@ class Unfit(Exception):
     """A run does not show what its case is for, or cannot be kept."""
 
 
+class Accused(Unfit):
+    """A check accuses a run in which nothing is wrong that it is meant for: another seed makes that no better."""
+
+
 def lacks(case: Case) -> str:
     """What this machine lacks to run it; empty if nothing."""
     if case.launcher == "docker":
@@ -79,12 +84,11 @@ def lacks(case: Case) -> str:
         except PsconformError as error:
             return str(error).partition(". ")[0]
         return ""
-    parts = (KINDS[kind].part for kind in case.kinds)
-    return next((why for part in parts if part and (why := lacking(part))), "")
+    return next((why for part in parts_of(case.options) if (why := lacking(part))), "")
 
 
 def objections(case: Case, judged: Judged) -> Iterator[str]:
-    """Why a run does not show what its case is for."""
+    """Why a run does not show what its case is for; raises Accused if that is no matter of chance."""
     by_status: dict[str, set[str]] = {}
     for verdict in judged.verdicts:
         by_status.setdefault(verdict.status, set()).add(verdict.guarantee)
@@ -95,7 +99,8 @@ def objections(case: Case, judged: Judged) -> Iterator[str]:
             yield f"{defect.meant_in(update)} is not violated"
         violated -= defect.concerns
         unknown = set()
-    yield from (f"{name} is violated" for name in sorted(violated))
+    if violated:
+        raise Accused(", ".join(f"{name} is violated" for name in sorted(violated)))
     yield from (f"{name} is unknown" for name in sorted(unknown))
     yield from () if case.defect else judged.history.gaps
     missed = set(case.kinds) - {fault.kind for fault in judged.history.faults} - {"out-of-data"}
@@ -138,6 +143,11 @@ def _same(before: Judged, after: Judged, scrubber: Scrubber) -> None:
         raise Unfit(f"other anomalies once scrubbed: {before.anomalies} -> {after.anomalies}")
 
 
+def no_more_valid(case: Case, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Guarantees of a healthy run that were valid and are not; those of a defect may be undone by its race."""
+    return [] if case.defect else sorted(set(before["valid"]) - set(after["valid"]))
+
+
 def chosen(only: Sequence[str], *, missing: bool) -> list[Case]:
     """The cases to record, those in containers last."""
     found = [case for case in CASES.values() if not only or any(fnmatch.fnmatch(case.name, like) for like in only)]
@@ -146,23 +156,29 @@ def chosen(only: Sequence[str], *, missing: bool) -> list[Case]:
 
 
 def record(case: Case, *, session: Session, tries: int, into: Path | None, show: Any) -> bool:
-    """Record one case, and print the difference; False if it does not show what it is for."""
+    """Record one case, or without ``into`` only compare it, and print the difference; False if it does not show what it
+    is for.
+    """
     began = time.monotonic()
+    old = expected_of(case.name) if (RECORDED / f"{case.name}.json").is_file() else None
     for number in range(tries):
         seed = len(case.name) + 100 * number
         with tempfile.TemporaryDirectory(prefix="psconform-recorded-") as temporary:
             folder = Path(temporary)
             try:
                 expected = recorded(case, seed, session=session, folder=folder)
-            except BadInput as why:  # whatever the seed
-                show(f"{case.name}: {why}")
+                if old is not None and into is None and (lost := no_more_valid(case, old, expected)):
+                    raise Unfit(", ".join(f"{name} was valid" for name in lost))
+            except (BadInput, Accused) as why:  # whatever the seed
+                show(f"{case.name}: seed {seed}: {why}")
                 return False
             except (Unfit, PsconformError) as why:
                 show(f"{case.name}: seed {seed}: {why}")
                 continue
             size = (folder / f"{case.name}.tar.xz").stat().st_size
-            old = expected_of(case.name) if (RECORDED / f"{case.name}.json").is_file() else None
-            show(f"{case.name}: {size} bytes, {time.monotonic() - began:.1f} s" + (", new" if old is None else ""))
+            again = f", at try {number + 1}" if number else ""
+            new = ", new" if old is None else ""
+            show(f"{case.name}: {size} bytes, {time.monotonic() - began:.1f} s{again}{new}")
             for line in differences(old, expected) if old is not None else ():
                 show(f"  {line}")
             if into is not None:

@@ -340,12 +340,17 @@ def statuses(expected: dict[str, Any]) -> dict[str, str]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """In verdicts, a line each."""
+    """In verdicts, and in the tasks that show an anomaly, a line each."""
     old, new = statuses(before), statuses(after)
+    seen, sees = ({(a["kind"], a["task"]) for a in run["anomalies"]} for run in (before, after))
     return [
-        f"{name}: {old.get(name, 'not there')} -> {new.get(name, 'not there')}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        *(
+            f"{name}: {old.get(name, 'not there')} -> {new.get(name, 'not there')}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        ),
+        *(f"anomaly {kind} of {task}: no more" for kind, task in sorted(seen - sees)),
+        *(f"anomaly {kind} of {task}: new" for kind, task in sorted(sees - seen)),
     ]
 
 

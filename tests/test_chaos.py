@@ -58,6 +58,7 @@ def test_every_two_values_that_may_meet_do_so_in_profile_ci(monkeypatch, lacks):
     assert pairs_in(factors.pairs()) == pairs_in(factors.product())
     assert len(factors.pairs()) < len(factors.product()) / 4
     assert factors.pairs() == factors_of(reference()).pairs()
+    assert not factors_of(reference(), "docker").left_out, "the image has it"
 
 
 def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from psconform.errors import BadInput
-from psconform.faults.kinds import KINDS
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import UPDATES, Layout
 from psconform.plugin import need
 from psconform.targets.defects import DEFECTS
+
+from .parts import parts_of
 
 RESET = 'fault = [{kind = "reset", links = "mute worker:1", at = 9, for = "200ms"}]'
 CASES = [(name, update) for name, defect in DEFECTS.items() for update in defect.updates]
@@ -28,9 +29,7 @@ def tiers(cases, always):
 
 def judged(judge, **options):
     """The run, if this machine has what its faults take."""
-    text = options.get("faults", "")
-    kinds = [kind for name, kind in KINDS.items() if f'"{name}"' in text or text.endswith(f":{name}")]
-    need(*sorted({kind.part for kind in kinds if kind.part}))
+    need(*parts_of(options))
     return judge("reference", **options)
 
 

@@ -21,6 +21,7 @@ from psconform.trained import MODELS
 from psconform.workloads import WORKLOADS
 
 from .mutations import edit, measured
+from .recorded import Accused, no_more_valid, objections
 from .recorded_cases import CASES
 from .recorded_runs import (
     LARGEST,
@@ -133,6 +134,20 @@ def test_each_guarantee_holds_in_a_healthy_run(check):
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_each_kind_of_anomaly_is_reported_in_a_run(kind):
     assert any(anomaly["kind"] == kind for run in all_expected() for anomaly in run["anomalies"])
+
+
+def test_a_healthy_run_that_is_accused_is_no_matter_of_chance(tmp_path):
+    unpack(RECORDED / "early-commit-sync.tar.xz", tmp_path)
+    judged = judge_folder(tmp_path)
+    assert list(objections(CASES["early-commit-sync"], judged)) == []
+    with pytest.raises(Accused, match="S1 is violated"):
+        list(objections(CASES["healthy-ledger-sync"], judged))
+
+
+def test_what_a_healthy_run_no_longer_shows_is_seen():
+    before, after = {"valid": ["S1", "S2"]}, {"valid": ["S2", "S3"]}
+    assert no_more_valid(CASES["healthy-ledger-sync"], before, after) == ["S1"]
+    assert no_more_valid(CASES["early-commit-sync"], before, after) == []
 
 
 @pytest.fixture

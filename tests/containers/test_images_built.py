@@ -1,6 +1,7 @@
 """Images are built once: then the engine has them, or the cache has what takes minutes."""
 
 import io
+import os
 import tarfile
 
 import pytest
@@ -9,7 +10,7 @@ from psconform.faults.server import need_program
 from psconform.launchers import image_cache, images
 from psconform.launchers.engine import engine
 
-NAME = f"{images.LIBRARIES}-of-a-test:1"
+NAME = f"{images.LIBRARIES}-of-a-test:{os.getpid()}"
 
 
 @pytest.fixture
