@@ -244,6 +244,17 @@ def test_a_target_that_names_a_temporary_folder_keeps_it(tmp_path):
     assert (tmp_path / "a.log").read_text() == f"{tmp_path}\n"
 
 
+def test_no_start_leaves_a_file_open_in_the_keeper(launcher, tmp_path):
+    """A run with a crash loop starts hundreds."""
+    files = Path(f"/proc/{launcher._keeper.pid}/fd")
+    numbers = []
+    for number in range(3):
+        launcher.start(TASK, Command(("true",)), env={}, log=tmp_path / f"{number}.log")
+        ends(launcher)
+        numbers.append(len(list(files.iterdir())))
+    assert numbers == [numbers[0]] * 3
+
+
 def test_a_killed_keeper_takes_its_tasks_along_and_the_owner_says_so(tmp_path):
     with LocalLauncher() as launcher:
         pid = launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), env={}, log=tmp_path / "a.log")

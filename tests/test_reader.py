@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -164,6 +165,23 @@ def test_values_that_do_not_fit_are_named(folder):
     assert refused(folder).startswith(f"{path}: bytes ")
     path.unlink()
     assert refused(folder).startswith(f"{path}: cannot be read")
+
+
+@pytest.mark.parametrize("more", [-4, 4])
+def test_values_of_another_length_are_named_though_their_checksum_fits(folder, more):
+    """Of a workload with other variables."""
+    events = folder / "events" / "worker-0.jsonl"
+    values = (folder / "vectors" / "worker-0.bin").read_bytes()
+    lines = events.read_bytes().splitlines()
+    at = next(number for number, line in enumerate(lines) if "vector" in json.loads(line))
+
+    def longer(event):
+        begin, length, _ = event["vector"]
+        length += more
+        return {**event, "vector": [begin, length, zlib.crc32(values[begin : begin + length])]}
+
+    edit(events, at, longer)
+    assert "do not fit the read in worker-0.jsonl" in refused(folder)
 
 
 @pytest.mark.parametrize(
