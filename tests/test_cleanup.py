@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import UnixStreamServer
 from threading import Thread
@@ -117,6 +118,35 @@ def test_a_recycled_process_id_is_not_taken_for_the_owner(start, owner):
 @pytest.mark.parametrize("mark", ["", "no mark", "x:1", ":"])
 def test_other_marks_are_nobodys(start, mark):
     assert start(mark).pid not in orphans()
+
+
+def test_a_keeper_that_clears_up_is_let_do_so(tmp_path):
+    """Only it knows which proxies are its psconform's, on a server that belongs to others."""
+    deleted = []
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_DELETE(self):
+            time.sleep(0.5)
+            deleted.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{server.server_port}/proxies/{number}" for number in range(3)]
+        code = (
+            "import os, signal, sys; from psconform.launchers.local import LocalLauncher\n"
+            "launcher = LocalLauncher()\n"
+            "[launcher.scratch(url) for url in sys.argv[1:]]\n"
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", code, *urls], check=False)
+        end_orphans()
+        server.shutdown()
+    assert sorted(deleted) == ["/proxies/0", "/proxies/1", "/proxies/2"]
 
 
 def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):

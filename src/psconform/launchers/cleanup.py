@@ -20,6 +20,10 @@ from .keeper import unmount
 from .local import OWNER, TEMPORARY, process_start, remove_remains
 from .remains import namespace, owned, remove_containers
 
+CLEARS_UP_S = 10.0
+"""Time for a keeper whose psconform has just gone to delete what only it knows of: proxies on a server of others."""
+KEEPER = unmount.__module__
+"""What its command names."""
 SOURCE = "psconform-"
 """What the name of a mount begins with in /proc/mounts; after it comes the mark of its psconform, with dashes."""
 
@@ -30,6 +34,7 @@ class Orphan:
 
     pid: int
     command: str
+    keeper: bool = False
 
 
 def find_orphans() -> list[Orphan]:
@@ -40,15 +45,22 @@ def find_orphans() -> list[Orphan]:
         try:
             mark = process.environ().get(OWNER, "")
             if process.pid != os.getpid() and _is_gone(mark):
-                orphans.append(Orphan(process.pid, " ".join(" ".join(process.cmdline()).split())[:100]))
+                command = process.cmdline()
+                orphans.append(Orphan(process.pid, " ".join(" ".join(command).split())[:100], KEEPER in command))
         except (psutil.Error, ValueError, OSError):
             continue  # gone meanwhile, or not ours to look at
     return orphans
 
 
 def end_orphans() -> list[Orphan]:
-    """Kill them; returns those that were there and now are not."""
+    """Kill them; returns those that were there and now are not.
+
+    A keeper is one of them as long as it clears up after its psconform, so it is let end by itself first.
+    """
     found = find_orphans()
+    keepers, deadline = [orphan for orphan in found if orphan.keeper], time.monotonic() + CLEARS_UP_S
+    while any(process_start(keeper.pid) for keeper in keepers) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for orphan in found:
         with contextlib.suppress(psutil.Error):
             psutil.Process(orphan.pid).kill()
