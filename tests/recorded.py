@@ -214,6 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", action="store_true", help="print the difference in verdicts, write nothing")
     parser.add_argument("--judge", action="store_true", help="run nothing: write what the judge now says of them")
     given = parser.parse_args(arguments)
+    if given.judge and given.compare:
+        parser.error("--judge writes, --compare does not: give one of them")
+    if not chosen(given.only, missing=False):
+        parser.error(f"no case is called {' or '.join(given.only)}; tests/recorded_cases.py declares them")
 
     def show(line: str) -> None:
         sys.stdout.write(f"{line}\n")
