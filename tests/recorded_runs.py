@@ -33,6 +33,7 @@ from psconform.trained import DATA
 from psconform.verdict import Verdict
 
 from .mutations import measured, rechained
+from .old_manifests import convert
 
 RECORDED = Path(__file__).parent / "data" / "recorded"
 LARGEST = 50_000
@@ -212,8 +213,8 @@ def _kept(path: Path) -> bool:
     return path.parts[1] in PARTS
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """The run folder of an archive."""
+def extract(archive: Path, folder: Path) -> None:
+    """What an archive holds, as it was recorded."""
     with tarfile.open(archive, "r:xz") as tar:
         for member in tar:  # extractall has filters since Python 3.11.4 only, and warns without one in later ones
             path = folder / member.name
@@ -224,6 +225,13 @@ def unpack(archive: Path, folder: Path) -> None:
             data = tar.extractfile(member)
             assert data is not None
             path.write_bytes(data.read())
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """The run folder of an archive, as psconform writes one today."""
+    extract(archive, folder)
+    for path in folder.rglob("manifest.json"):
+        convert(path.parent)
     for inner in (folder, folder / "twin"):
         path = inner / "manifest.json"
         if path.is_file() and Manifest.read(inner).workload.name == "digits":

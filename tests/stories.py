@@ -13,6 +13,7 @@ from pathlib import Path
 from psconform.claims import Claims
 from psconform.history.build import RUNNER
 from psconform.history.manifest import Manifest, Workload
+from psconform.history.reasons import Reason
 from psconform.layout import Layout, Task
 from psconform.probe import UNIT, EventLog, Probe
 from psconform.runner.folder import new_folder, write_spec
@@ -153,7 +154,7 @@ class Story:
             probe.close()
         return self.end("finished")
 
-    def end(self, status, *reasons) -> Judged:
+    def end(self, status: str, *reasons: Reason) -> Judged:
         for task in self.manifest.layout.tasks:
             if str(task) not in self.exits:
                 self.log.write("exit", of=str(task), status=0)

@@ -18,6 +18,7 @@ from psconform import cli_again, judge
 from psconform.cli import app
 from psconform.errors import BadInput, PsconformError
 from psconform.faults.plan import load_plan, parse_plan
+from psconform.history.reasons import FaultMissed, Missed
 from psconform.layout import Layout
 from psconform.runner import again
 from psconform.runner.again import Seen, changed, keep, stored_plan
@@ -150,16 +151,16 @@ def test_what_never_struck_is_left_out_at_once(plan):
 
 
 @pytest.mark.parametrize(
-    ("reason", "idle"),
+    ("missed", "idle"),
     [
-        ("fault stop worker:1@15+300ms never struck: training did not get there", True),
-        ("fault stop worker:1@16+300ms never struck: training did not get there", False),
-        ("fault stop worker:1@15+300ms was not seen to take effect: it was stopped already", False),
-        ("fault stop worker:1@15+300ms was not healed: it is stopped", False),
+        (FaultMissed("stop", "worker:1@15+300ms", Missed.NEVER_INJECTED), True),
+        (FaultMissed("stop", "worker:1@16+300ms", Missed.NEVER_INJECTED), False),
+        (FaultMissed("stop", "worker:1@15+300ms", Missed.NOT_OBSERVED, "it was stopped already"), False),
+        (FaultMissed("stop", "worker:1@15+300ms", Missed.NOT_HEALED, "it is stopped"), False),
     ],
 )
-def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, reason, idle):
-    judged = SimpleNamespace(exit_code=0, verdicts=(), history=SimpleNamespace(unstruck=(reason,)))
+def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, missed, idle):
+    judged = SimpleNamespace(exit_code=0, verdicts=(), history=SimpleNamespace(missed=(missed,)))
     monkeypatch.setattr(again, "judge_folder", lambda _: judged)
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
     stop = plan.faults[2]

@@ -12,7 +12,7 @@ from psconform.faults.control import Control
 from psconform.faults.packets import Rate
 from psconform.faults.plan import parse_plan
 from psconform.probe import EventLog
-from psconform.runner.strikes import Strikes
+from psconform.runner.fault_scheduler import FaultScheduler
 
 from .pods import LAYOUT, TASKS, WORKER, Pods, fault_of, wires
 
@@ -118,7 +118,7 @@ def test_a_container_that_ended_before_psconform_knew_is_no_error_of_the_run():
             setattr(engine, name, gone)
         strike.inject()
         assert strike.evidence() == ""
-        assert strike.unseen == ": there is no such container"
+        assert strike.unseen == "there is no such container"
         strike.heal()
         engine.running.clear()
         assert strike.healed() == "it has ended"
@@ -231,9 +231,9 @@ def test_a_second_of_a_kind_while_the_first_lasts_is_none(kind, already, tmp_pat
     found = found or {fault: Rate(fault, wires(pods)) for fault in faults}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        strikes = Strikes(found, control, log, restart=lambda _: None)
-        strikes.tick(heard_s=0.0)
-    assert [line.endswith(f": worker:1 was {already} already") for line in strikes.missing()][-1]
+        scheduler = FaultScheduler(found, control, log, restart=lambda _: None)
+        scheduler.tick(heard_s=0.0)
+    assert [line.endswith(f": worker:1 was {already} already") for line in map(str, scheduler.missing())][-1]
     log.close()
 
 

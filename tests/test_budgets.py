@@ -8,6 +8,7 @@ import json
 import pytest
 
 from psconform.checks.throughput import BACK_S, LEAST
+from psconform.history.reasons import TaskFailed
 from psconform.layout import Layout
 from psconform.runner.verdicts import judge_folder
 
@@ -38,7 +39,7 @@ def test_what_was_accepted_between_two_faults_and_rolled_back_later_counts(story
         story.restore("first")
     story.exits.clear()
     story.step(0)
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "gave up"))
     assert {"L1", "L3"} <= violated(judged)
 
 
@@ -49,7 +50,7 @@ def test_the_first_of_its_kind_that_is_not_survived_is_no_budget(story):
     story.step(0)
     story.kill("worker:1")
     story.fault("kill", "worker:1", on=False)
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "gave up"))
     assert "L3" not in statuses(judged)
     assert "L1" in violated(judged)
 
@@ -59,7 +60,7 @@ def test_fewer_faults_or_several_at_once_say_nothing_of_budgets(story, times, be
     """Four faults with no update between them are one."""
     story.step(1)
     story.spaced(times=times, between=between)
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "gave up"))
     assert "L3" not in statuses(judged)
     assert "L1" in violated(judged)
 
@@ -95,7 +96,7 @@ def test_a_last_fault_that_lasts_much_longer_is_no_budget(story):
     story.step(1)
     story.spaced()
     story.finish()
-    story.end("finished", "worker:0 failed with status 1; its log ends: gave up")
+    story.end("finished", TaskFailed("worker:0", 1, "gave up"))
     path = story.folder / "events/psconform-0.jsonl"
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     last = max(i for i, event in enumerate(events) if event["kind"] == "fault")

@@ -146,7 +146,7 @@ def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pyteste
     else:
         result.assert_outcomes(passed=2, failed=1)
         result.stdout.fnmatch_lines(
-            ["*2 of 2 runs are undecided*", f"psconform replay {kept[0].parent}: *never struck*"]
+            ["*2 of 2 runs are undecided*", f"psconform replay {kept[0].parent}: *was never injected*"]
         )
         assert len(kept) == 2
 
@@ -163,7 +163,9 @@ def test_so_they_are_when_several_processes_share_the_tests(pytester, runs):
         assert not (pytester.path / "psconform-runs").exists()
     else:
         assert result.ret == 1
-        result.stdout.fnmatch_lines(["3 of 3 runs are undecided:", "psconform replay */undecided-*: *never struck*"])
+        result.stdout.fnmatch_lines(
+            ["3 of 3 runs are undecided:", "psconform replay */undecided-*: *was never injected*"]
+        )
 
 
 def pairs_in(rows):

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from psconform.errors import Malformed
+from psconform.history.reasons import FaultMissed, Missed, NoProgress, TaskFailed
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
@@ -277,7 +278,7 @@ def test_a_hang_after_a_fault(story):
     story.kill("worker:1", at="after-push:2")
     story.fault("kill", "worker:1", at="after-push:2", on=False)
     (story.folder / "logs" / "worker-0.log").write_text("one\nwaiting for worker:1\n")
-    judged = story.end("stalled", "stopped: no task made progress for 60 s")
+    judged = story.end("stalled", NoProgress(60))
     assert violated(judged) == {"L1"}
     lines = witness(judged, "L1")
     assert lines[0] == "after kill worker:1 at after-push:2: the process ended by signal 9"
@@ -286,7 +287,7 @@ def test_a_hang_after_a_fault(story):
 
 def test_a_hang_without_a_fault_is_unknown(story):
     story.step(0, 3)
-    judged = story.end("stalled", "stopped: no task made progress for 60 s")
+    judged = story.end("stalled", NoProgress(60))
     assert set(statuses(judged).values()) == {"unknown"}
     assert "L1" not in statuses(judged)
 
@@ -297,7 +298,7 @@ def test_an_error_that_says_why(tmp_path, claim, found):
     story.step(0, 3)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False)
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "ps:1 is gone"))
     assert statuses(judged)["L1"] == found
     others = {status for name, status in statuses(judged).items() if name != "L1"}
     assert others == {"unknown"}  # the record is incomplete
@@ -308,15 +309,15 @@ def test_an_error_after_a_fault_that_was_not_seen_to_strike_says_nothing(tmp_pat
     story.step(0, 3)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False)
-    missing = "fault kill worker:1@9 never struck: training did not get there"
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: ps:1 is gone", missing)
+    missing = FaultMissed("kill", "worker:1@9", Missed.NEVER_INJECTED, "training did not get there")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "ps:1 is gone"), missing)
     assert statuses(judged)["L1"] == "unknown"
-    assert missing in next(v for v in judged.verdicts if v.guarantee == "L1").reason
+    assert str(missing) in next(v for v in judged.verdicts if v.guarantee == "L1").reason
 
 
 def test_the_third_of_spaced_faults_is_not_survived(story):
     story.spaced()
-    judged = story.end("finished", "worker:0 failed with status 1; its log ends: this was the third fault")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "this was the third fault"))
     assert violated(judged) == {"L1", "L3"}
     assert witness(judged, "L3")[0] == "survived kill ps:0 at 0, kill ps:0 at 1; not kill ps:0 at 2"
 

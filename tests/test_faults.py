@@ -240,7 +240,7 @@ def test_a_worker_that_was_stopped_goes_on(judge):
 def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
     options = {"stop": ["worker:1@0s..6s"], "kill": ["worker:1@2s"], "restart_after": "never"}
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, slow="worker:1=100ms", **options)
-    assert "fault stop worker:1@0s..6s was not healed: worker:1 ended while it was stopped" in run.explain()
+    assert "fault stop worker:1@0s..6s did not heal: worker:1 ended while it was stopped" in run.explain()
     assert [e["fault"] for e in events(run) if e["kind"] == "fault"] == ["stop", "kill"]
     assert not run.valid
 
@@ -289,7 +289,7 @@ def test_a_fault_that_never_strikes_is_named(judge):
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=9, kill=["worker:1@restoring"])
     assert not run.valid
     assert not run.violated
-    assert "fault kill worker:1@restoring never struck: training did not get there" in run.explain()
+    assert "fault kill worker:1@restoring was never injected: training did not get there" in run.explain()
 
 
 @pytest.mark.engine

@@ -138,7 +138,7 @@ def test_gigantic_numbers_in_the_manifest_never_crash(tmp_path, number):
     folder = Trainer(steps=2).run(tmp_path / "run")
     path = folder / "manifest.json"
     text = path.read_text()
-    for field in ('"unit": 420.0', '"steps": 2', '"seed": 0', '"ps": 1', '"workers": 2', '"schema": 1'):
+    for field in ('"unit": 420.0', '"steps": 2', '"seed": 0', '"ps": 1', '"workers": 2', '"schema": 2'):
         assert field in text
         path.write_text(text.replace(field, f"{field.rpartition(' ')[0]} {number}"))
         assert outcome(folder) in ("refused", 0) if "seed" in field else outcome(folder) == "refused", field

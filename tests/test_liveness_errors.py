@@ -7,12 +7,14 @@ import time
 
 import pytest
 
+from psconform.history.reasons import FaultMissed, Missed, NoProgress, TaskFailed
+
 from .stories import CLAIMS, Story
 from .test_checks_recovery import statuses, violated, witness
 
 CLAIMED = dataclasses.replace(CLAIMS, liveness="attributed-error")
 FAILED = "worker:0 failed with status 1"
-STOPPED = "stopped: no task made progress for 3 s"
+STOPPED = NoProgress(3)
 ONEDNN = (
     "I0000 00:00:1795581683.314673   21429 port.cc:153] oneDNN custom operations are on. You may see slightly "
     "different numerical results due to floating-point round-off errors from different computation orders."
@@ -49,14 +51,14 @@ def _struck(story):
 )
 def test_an_end_whose_log_names_no_error(story, last, ended):
     _struck(story)
-    judged = story.end(ended, f"{FAILED}; its log ends: {last}", *([STOPPED] if ended == "stalled" else []))
+    judged = story.end(ended, TaskFailed("worker:0", 1, last), *([STOPPED] if ended == "stalled" else []))
     assert "L1" in violated(judged)
     assert witness(judged, "L1") == (f"{FAILED}, and its log names no error; it ends: {last}",)
 
 
 def test_an_end_without_a_word(story):
     _struck(story)
-    judged = story.end("finished", FAILED)
+    judged = story.end("finished", TaskFailed("worker:0", 1))
     assert witness(judged, "L1") == (f"{FAILED}, and its log names no error",)
 
 
@@ -64,7 +66,7 @@ def test_an_end_without_a_word(story):
 def test_an_end_by_a_signal_names_nothing(story, last):
     _struck(story)
     end = "worker:0 was ended by signal 11"
-    judged = story.end("finished", end + (f"; its log ends: {last}" if last else ""))
+    judged = story.end("finished", TaskFailed("worker:0", -11, last))
     assert witness(judged, "L1")[0].startswith(f"{end}, which psconform did not send")
 
 
@@ -82,24 +84,24 @@ def test_an_end_by_a_signal_names_nothing(story, last):
 )
 def test_an_end_whose_log_names_an_error(story, last):
     _struck(story)
-    assert statuses(story.end("finished", f"{FAILED}; its log ends: {last}"))["L1"] == "valid"
+    assert statuses(story.end("finished", TaskFailed("worker:0", 1, last)))["L1"] == "valid"
 
 
 @pytest.mark.parametrize("last", ["    [[{{node sync_token_q_EnqueueMany}}]]", "=" * 60])
 def test_the_end_of_a_longer_message_says_nothing(story, last):
     _struck(story)
-    judged = story.end("finished", f"{FAILED}; its log ends: {last}")
+    judged = story.end("finished", TaskFailed("worker:0", 1, last))
     assert statuses(judged)["L1"] == "unknown"
     assert last in next(v for v in judged.verdicts if v.guarantee == "L1").reason
 
 
 def test_each_task_that_failed_owes_its_error(story):
     _struck(story)
-    judged = story.end("finished", f"{FAILED}; its log ends: lost ps:1", "worker:1 failed with status 3")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "lost ps:1"), TaskFailed("worker:1", 3))
     assert witness(judged, "L1") == ("worker:1 failed with status 3, and its log names no error",)
 
 
-GAVE_UP = f"{FAILED}; its log ends: third failure of ps:0, giving up"
+GAVE_UP = TaskFailed("worker:0", 1, "third failure of ps:0, giving up")
 
 
 @pytest.mark.parametrize("claims", [CLAIMS, CLAIMED])
@@ -112,13 +114,13 @@ def test_the_third_of_spaced_faults_is_fatal_whatever_l1_accepts(tmp_path, claim
     judged = story.end(ended, GAVE_UP, *([STOPPED] if ended == "stalled" else []))
     assert violated(judged) == ({"L1", "L3"} if claims is CLAIMS else {"L3"})
     assert witness(judged, "L3")[0] == "survived kill ps:0 at 0, kill ps:0 at 1; not kill ps:0 at 2"
-    assert GAVE_UP in witness(judged, "L3")
+    assert str(GAVE_UP) in witness(judged, "L3")
 
 
 def test_so_it_is_where_a_fault_was_to_come_after_it(story):
     story.spaced()
     story.probes[0].push(3)
-    judged = story.end("finished", GAVE_UP, "fault kill ps:0@9 never struck: training did not get there")
+    judged = story.end("finished", GAVE_UP, FaultMissed("kill", "ps:0@9", Missed.NEVER_INJECTED))
     assert statuses(judged)["L1"] == "unknown"
     assert "L3" in violated(judged)
 
@@ -138,7 +140,7 @@ def test_who_had_failed_before_is_no_budget(story):
     story.step(1, 2)
     story.spaced(between=2)
     story.step(0)
-    judged = story.end("finished", "worker:1 failed with status 1; its log ends: lost ps:0")
+    judged = story.end("finished", TaskFailed("worker:1", 1, "lost ps:0"))
     assert {name: statuses(judged)[name] for name in ("L1", "L3")} == {"L1": "valid", "L3": "valid"}
 
 
@@ -154,6 +156,6 @@ def test_who_failed_between_the_last_two_may_have_done_so_before_the_last(story)
     story.kill("ps:0", at="2")
     story.fault("kill", "ps:0", at="2", on=False)
     story.exits.clear()
-    judged = story.end("finished", "worker:1 failed with status 1; its log ends: lost ps:0")
+    judged = story.end("finished", TaskFailed("worker:1", 1, "lost ps:0"))
     assert statuses(judged)["L3"] == "unknown"
     assert "may have been before kill ps:0 at 2" in next(v for v in judged.verdicts if v.guarantee == "L3").reason

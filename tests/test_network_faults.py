@@ -112,7 +112,7 @@ def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
         out=tmp_path / "run",
     )
     assert run.exit_code == 2
-    assert "refuse ps:0->worker:1@3+100ms was not seen to take effect" in run.explain()
+    assert "refuse ps:0->worker:1@3+100ms was not observed" in run.explain()
     assert not [verdict for verdict in run.verdicts.values() if verdict.status == "valid"]
 
 
@@ -243,7 +243,7 @@ def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path
     plan = write(kind="slow-close", links="worker:1<->ps:0", at=8, until=12)  # a time may outlast the workers
     run = judge(DURABLE, layout="ps=1,worker=2", steps=40, faults=plan, session=session, out=tmp_path / "run")
     assert run.exit_code == 2
-    assert "slow-close worker:1<->ps:0@8 ms=2000..12 was not seen to take effect" in run.explain()
+    assert "slow-close worker:1<->ps:0@8 ms=2000..12 was not observed" in run.explain()
 
 
 @pytest.mark.engine

@@ -14,6 +14,7 @@ import pytest
 from psconform.checks.training import finite_parameters
 from psconform.errors import BadInput, Malformed
 from psconform.faults.short import parse_faults
+from psconform.history.reasons import Missed
 from psconform.layout import Layout
 from psconform.models import Quadratic
 from psconform.probe import Probe
@@ -139,9 +140,9 @@ def test_a_poison_that_never_struck_is_named(tmp_path):
     probe = probe_in(tmp_path)
     faults = parsed(["worker:1@2=inf", "worker:1@4", "worker:0@1"])
     probe.gradient(2)
-    assert [line.split(":")[0:2] for line in never_poisoned(faults, tmp_path)] == [
-        ["fault poison worker", "1@4 never struck"],
-        ["fault poison worker", "0@1 never struck"],
+    assert [(missed.fault, missed.how) for missed in never_poisoned(faults, tmp_path)] == [
+        ("worker:1@4", Missed.NEVER_INJECTED),
+        ("worker:0@1", Missed.NEVER_INJECTED),
     ]
     with (tmp_path / "events" / "worker-1.jsonl").open("a") as file:
         file.write('{"kind":"poison","seq":2,"mo')  # torn

@@ -69,7 +69,7 @@ def test_a_task_that_is_stopped_is_not_stopped_again(run):
     """The end of the first would end the second, which would count for a time in which it trained."""
     stop = 'kind = "stop"\ntask = "worker:1"\nat = 10\n'
     done = run("async", f'{stop}for = "500ms"\n[[fault]]\n{stop}for = "2s"', exit_code=2)
-    assert "was not seen to take effect: worker:1 was stopped already" in done.explain()
+    assert "was not observed: worker:1 was stopped already" in done.explain()
 
 
 @pytest.mark.engine
@@ -87,7 +87,7 @@ def test_out_of_data_that_it_never_gets_to_proves_nothing(run):
     plan = 'kind = "out-of-data"\ntask = "worker:1"\nat = 30\n'
     plan += '[[fault]]\nkind = "kill"\ntask = "worker:1"\nat = 10\nrestart_after = "never"'
     done = run("async", plan, exit_code=2, patience_s=3)
-    assert "fault out-of-data worker:1@30 never struck: training did not get there" in done.explain()
+    assert "fault out-of-data worker:1@30 was never injected: training did not get there" in done.explain()
 
 
 @pytest.mark.parametrize(

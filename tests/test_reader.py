@@ -187,14 +187,14 @@ def test_values_of_another_length_are_named_though_their_checksum_fits(folder, m
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"schema": 2}, "schema 2, this psconform reads 1"),
+        ({"schema": 1}, "schema 1, this psconform reads 2"),
         ({"layout": {"ps": 65, "workers": 1, "update": "sync", "reduction": "mean"}}, "ps must be between 0 and 64"),
         ({"claims": {"delivery": "often"}}, "unknown level, got 'often'"),
         ({"workload": {"steps": 0}}, "workload.steps must be between 1 and 2000000, got 0"),
         ({"workload": {"steps": 4}}, "workload.unit must be positive, got None"),
         ({"workload": {"steps": 4, "unit": -1.0}}, "workload.unit must be positive, got -1.0"),
-        ({"status": "lost"}, "not a manifest of schema 1"),
-        ({"surprise": 1}, "not a manifest of schema 1"),
+        ({"status": "lost"}, "not a manifest of schema 2"),
+        ({"surprise": 1}, "not a manifest of schema 2"),
     ],
 )
 def test_manifest_that_makes_no_sense_is_named(folder, fields, says):

@@ -33,6 +33,7 @@ from .recorded_runs import (
     dumped,
     expectation,
     expected_of,
+    extract,
     leaks,
     names,
     pack,
@@ -221,7 +222,7 @@ def test_an_expectation_is_json_with_a_line_for_each_guarantee():
 @pytest.mark.parametrize("name", ["fault-kill-sync", "healthy-decayed-ledger-sync", "tower-repeats-batch-sync"])
 def test_what_was_unpacked_is_packed_as_it_was(name, tmp_path):
     """Of one run folder, of one with another beside it, and of one with digits."""
-    unpack(RECORDED / f"{name}.tar.xz", tmp_path / "run")
+    extract(RECORDED / f"{name}.tar.xz", tmp_path / "run")
     pack(tmp_path / "run", tmp_path / "again.tar.xz")
     again, before = (
         lzma.decompress(path.read_bytes()) for path in (tmp_path / "again.tar.xz", RECORDED / f"{name}.tar.xz")

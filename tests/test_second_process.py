@@ -140,4 +140,4 @@ def test_one_that_claims_nothing_leaves_it_open(session, tmp_path, monkeypatch):
     options = {"update": "async", "steps": 30, "session": session, "out": tmp_path / "run"}
     run = judge(tmp_path / "target.toml", faults=twice("worker:1", "5"), **options)
     assert run.exit_code == 2, run.explain()
-    assert "fault twice worker:1@5 was not seen to take effect within 1 s: the second process neither" in run.explain()
+    assert "fault twice worker:1@5 was not observed within 1 s: the second process neither" in run.explain()

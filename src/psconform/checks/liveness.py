@@ -8,6 +8,7 @@ import numpy as np
 
 from ..history.columns import Ints
 from ..history.model import History
+from ..history.reasons import TaskFailed
 from ..history.told import OVER, Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 
@@ -57,9 +58,9 @@ def _after_healing(history: History) -> Verdict:
         return _by_an_error(history)
     if history.ended == "stalled":
         struck = [f"{fault.what}: {fault.evidence}" for fault in history.faults]
-        return violated([*(f"after {text}" for text in struck), *history.failed, *history.last_words])
+        return violated([*(f"after {text}" for text in struck), *map(str, history.failed), *history.last_words])
     if history.failed:
-        return violated(history.failed)
+        return violated(map(str, history.failed))
     if history.gaps:
         return unknown(history.incomplete)
     return valid(f"{len(history.faults)} fault(s)")
@@ -68,9 +69,9 @@ def _after_healing(history: History) -> Verdict:
 def _by_an_error(history: History) -> Verdict:
     """Whether each task that failed has said why; ends that were psconform's doing are not among them."""
     silent, unclear = [], []
-    for line in history.failed:
-        how, _, last = line.partition("; its log ends: ")
-        if "was ended by signal" in how:
+    for failed in history.failed:
+        how, last = failed.how, failed.log
+        if failed.status < 0:
             silent.append(f"{how}, which psconform did not send" + (f"; its log ends: {last}" if last else ""))
         elif _ERROR.search(last) and not _NOISE.search(last):
             continue
@@ -80,8 +81,8 @@ def _by_an_error(history: History) -> Verdict:
             silent.append(f"{how}, and its log names no error" + (f"; it ends: {last}" if last else ""))
     if silent:
         return violated(silent)
-    if history.unstruck:
-        return unknown(f"incomplete: {history.unstruck[0]}")
+    if history.missed:
+        return unknown(f"incomplete: {history.missed[0]}")
     return unknown(unclear[0]) if unclear else valid("by an error")
 
 
@@ -131,23 +132,23 @@ def _last_of(history: History, rounds: list[Struck], verdict: Verdict) -> Verdic
         )
     if _outlasts(rounds):
         return not_judged("needs faults that last as long: the last one lasted longer than those that were survived")
-    when = {line: _failed_when(history, line, rounds) for line in history.failed}
+    when = {failed: _failed_when(history, failed, rounds) for failed in history.failed}
     if history.ended == "stalled" or "at the last" in when.values():
-        told = verdict.witness if verdict.status == "violated" else history.failed
+        told = verdict.witness if verdict.status == "violated" else tuple(map(str, history.failed))
         return violated([f"survived {before}; not {last.what}", *told])
-    for line, which in when.items():
+    for failed, which in when.items():
         if which == "between":
-            return unknown(f"{line}: that may have been before {last.what}")
+            return unknown(f"{failed}: that may have been before {last.what}")
     if verdict.status == "violated":
         return not_judged(f"needs tasks that went on until {last.what}")
     return verdict if verdict.status != "valid" else valid(f"{len(rounds)} spaced faults")
 
 
-def _failed_when(history: History, line: str, rounds: list[Struck]) -> str:
+def _failed_when(history: History, failed: TaskFailed, rounds: list[Struck]) -> str:
     """Before, between or at the last of these faults, by its record; of a ps, without which nobody goes on, at it."""
-    worker = next((w for w in history.workers if line.startswith(f"{w} ")), None)
+    worker = next((w for w in history.workers if str(w) == failed.task), None)
     if worker is None:
-        return "before" if line.startswith("worker:") else "at the last"
+        return "before" if failed.task.startswith("worker:") else "at the last"
     if not _between(np.sort(worker.acked_ns), rounds[-2].off_ns, rounds[-1].on_ns):
         return "before"
     times = (worker.acked_ns, worker.reads.at, worker.pushes.at)

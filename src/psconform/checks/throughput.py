@@ -114,7 +114,7 @@ def _held_up(history: History, pace: _Pace, lasted: int) -> bool:
     """Whether a worker was to take more steps and had the time; whoever is done has nothing more to show."""
     worker = pace.worker
     done = worker.ended or len(worker.pushes) >= history.due[worker.index]
-    gone = any(line.startswith(f"{worker} ") for line in history.failed) or any(
+    gone = any(failed.task == str(worker) for failed in history.failed) or any(
         absence.worker == worker.index for absence in history.absences
     )
     return not done and not gone and lasted >= LEAST * SLOWER * pace.usual

@@ -60,7 +60,7 @@ def _reported(history: History, poison: Poisoned) -> tuple[str, bool]:
 
 def _ended(history: History, worker: Worker) -> bool:
     """The worker has ended with an error, and its log says why."""
-    return any(line.startswith(f"{worker} ") and "its log ends" in line for line in history.failed)
+    return any(failed.task == str(worker) and failed.log for failed in history.failed)
 
 
 def _not_finite(history: History) -> list[str]:

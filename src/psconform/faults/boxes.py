@@ -74,7 +74,7 @@ class OfBox(Injector):
         try:
             return act()
         except PsconformError as error:
-            self.unseen = f": {error}"
+            self.unseen = str(error)
             return otherwise
 
 
@@ -250,7 +250,7 @@ class Nameless(OfBox):
     """dns: nobody's name is found. It shows only when somebody is dialled anew, say because a task has ended."""
 
     holds, lingers, alone = False, True, "without names"
-    unseen = ": nobody was looked up meanwhile"
+    unseen = "nobody was looked up meanwhile"
 
     def inject(self) -> None:
         self._ask(self._task, do="rule", name="dns", match=("-d", NAMES), target="REJECT")

@@ -27,7 +27,7 @@ class Jumps(Injector):
         self._there = self._wrong = False
         self._offset_s: int | None = None  # what the file says because of this fault
         self._seen = self._back = ""
-        self.unseen = ": its probe has not told what its clock shows"
+        self.unseen = "its probe has not told what its clock shows"
 
     def refused(self) -> str:
         return "" if self._task in self._processes.running else f"{self._task} was not running"

@@ -1,6 +1,6 @@
 """How a fault is brought about, seen, and taken away again: one `Injector` for each fault of a run.
 
-None of them waits: the runner looks at them between two looks at the tasks (runner/strikes.py).
+None of them waits: the runner looks at them between two looks at the tasks (runner/fault_scheduler.py).
 """
 
 from __future__ import annotations

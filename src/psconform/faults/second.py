@@ -37,7 +37,7 @@ class Twice(Injector):
     """It is over when the second process has ended; if that never does, it is killed when the run is over."""
 
     effect_s = 30.0  # a second process that is started cold has much to load
-    unseen = ": the second process neither recorded anything nor ended"
+    unseen = "the second process neither recorded anything nor ended"
 
     def __init__(self, fault: Fault, processes: Processes, seconds: Seconds) -> None:
         assert fault.task is not None

@@ -29,11 +29,11 @@ from .lost import NOT_ENDED, Files, endless, unbroken
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
+from .reasons import FaultMissed, TaskFailed, how_it_ended
 from .scale import rescaled, whole_scale
 from .told import Absence, Mark, Poisoned, Struck
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
-_FAILED = re.compile(r"[a-z]+:\d+ (failed with status|was ended by signal) ")
 RUNNER = Task("psconform", 0)
 """The task name under which psconform itself records."""
 SHARED_SPEC = (
@@ -134,8 +134,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         devices=devices,
         ended=manifest.status,
         until=own.events[-1].mono_ns if own is not None else 0,
-        failed=tuple(reason for reason in manifest.reasons if _FAILED.match(reason)),
-        unstruck=tuple(reason for reason in manifest.reasons if reason.startswith("fault ")),
+        failed=tuple(reason for reason in manifest.reasons if isinstance(reason, TaskFailed)),
+        missed=tuple(reason for reason in manifest.reasons if isinstance(reason, FaultMissed)),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
@@ -252,13 +252,13 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
 
 
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
-    gaps = list(manifest.reasons)
+    gaps = [str(reason) for reason in manifest.reasons]
     if manifest.status != "finished":
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(manifest.layout, own, manifest.reasons, left=history.left)
+        gaps += _ends(history, own)
     gaps += elsewhere(history.layout, history.devices)
     by_index = {worker.index: worker for worker in history.workers}
     expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
@@ -296,20 +296,16 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     return unbroken(kept, own, notes)
 
 
-def how_it_ended(status: int) -> str:
-    """An exit status in words."""
-    return f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
-
-
-def _ends(layout: Layout, file: EventFile, said: list[str], *, left: frozenset[Task]) -> list[str]:
+def _ends(history: History, file: EventFile) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
-    for task in (task for task in left if str(task) in exits):
+    said = {failed.task for failed in history.failed}
+    for task in (task for task in history.left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]
     for name, event in exits.items():
-        if event.status != 0 and not event.stopped and not any(reason.startswith(f"{name} ") for reason in said):
+        if event.status != 0 and not event.stopped and name not in said:
             gaps.append(f"{name} {how_it_ended(event.status)}")
-    return gaps + [f"{task} has no recorded end" for task in layout.tasks if str(task) not in exits]
+    return gaps + [f"{task} has no recorded end" for task in history.layout.tasks if str(task) not in exits]
 
 
 def outcome_counts(history: History) -> dict[str, int]:

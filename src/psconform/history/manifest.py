@@ -13,8 +13,9 @@ from ..claims import Claims
 from ..errors import BadInput, Malformed
 from ..layout import Layout
 from ..probe import LEDGERS
+from .reasons import Reason
 
-SCHEMA = 1
+SCHEMA = 2
 STEPS = 200
 """Steps of each worker unless told otherwise: three workers then push 600 gradients, and a bug that strikes every 500th
 shows."""
@@ -74,7 +75,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     workload: Workload
     schema: int = SCHEMA
     status: Status = "running"
-    reasons: list[str] = []
+    reasons: list[Reason] = []
     defect: str = ""
     faults: list[str] = []
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every

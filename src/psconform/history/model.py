@@ -17,6 +17,7 @@ from .absent import absent_in, said_by_epoch
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
 from .finals import Finals, final_reads
 from .manifest import Workload
+from .reasons import FaultMissed, TaskFailed
 from .rollbacks import Rollback, rollbacks_of
 from .told import DEATHS, OVER, Absence, Mark, Poisoned, Struck
 
@@ -124,9 +125,9 @@ class History:
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by worker, where each of its towers is
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
-    failed: tuple[str, ...] = ()  # tasks that ended with an error of their own, and what their logs say
+    failed: tuple[TaskFailed, ...] = ()
     missing: tuple[str, ...] = ()  # parts of the record that are lost, or may be, for nobody saw its end
-    unstruck: tuple[str, ...] = ()  # faults that did not strike, or were not healed, in words
+    missed: tuple[FaultMissed, ...] = ()
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 

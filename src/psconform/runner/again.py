@@ -14,6 +14,7 @@ from ..errors import BadInput
 from ..faults.fault import Fault
 from ..faults.plan import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
+from ..history.reasons import Missed
 from ..layout import Layout
 from ..targets.reference import find_target
 from .containers import Limits, containers_of
@@ -186,7 +187,8 @@ class Fails:
 
 def _idle(fault: Fault, judged: Judged) -> bool:
     """Training did not get to where it should have struck."""
-    return any(reason.startswith(f"fault {fault.kind} {fault} never struck") for reason in judged.history.unstruck)
+    mine = (fault.kind, str(fault), Missed.NEVER_INJECTED)
+    return any((missed.kind, missed.fault, missed.how) == mine for missed in judged.history.missed)
 
 
 def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: int) -> bool:

@@ -45,7 +45,7 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
     except ValueError as error:  # a client in another language may write anything
         raise PsconformError(f"calibration of target {manifest.target}: a raw read is no float32 ({error})") from None
     if not reads or (file is not None and not file.ended):
-        why = "; ".join(manifest.reasons) or "the trainer wrote no events: does it use the probe?"
+        why = "; ".join(map(str, manifest.reasons)) or "the trainer wrote no events: does it use the probe?"
         raise PsconformError(f"calibration run of target {manifest.target} failed: {why} (see {folder / 'logs'})")
     return rate_from(reads, target=manifest.target)
 

@@ -15,8 +15,9 @@ from ..faults import faketime
 from ..faults.control import Control
 from ..faults.fault import ASKED
 from ..faults.kinds import KINDS
-from ..history.build import RUNNER, how_it_ended
+from ..history.build import RUNNER
 from ..history.manifest import Manifest, Workload
+from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
 from ..launchers.containers import TOXIPROXY, DockerLauncher
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
@@ -24,6 +25,7 @@ from ..probe import EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
 from .commands import View, command_of, environment_of
+from .fault_scheduler import FaultScheduler
 from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
 from .inject import clock_of, injectors
 from .mount import mounted
@@ -33,7 +35,6 @@ from .progress import Notify, Progress
 from .ready import await_ready
 from .records import Records, events_of
 from .stacks import ask_for_stacks
-from .strikes import Strikes
 
 if TYPE_CHECKING:
     from ..faults.links import Links
@@ -85,7 +86,7 @@ def execute(
         raise
     except PsconformError as error:
         manifest.status = "failed"
-        manifest.reasons.append(str(error))
+        manifest.reasons.append(Problem(str(error)))
         raise
     finally:
         run.end()
@@ -105,7 +106,7 @@ class _Execution:
     notify: Notify
     server: Toxiproxy | None = None
     stalled: bool = False
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
     records: Records = field(default_factory=Records)
     lives: dict[Task, int] = field(default_factory=dict)  # incarnation of the process that is the task
@@ -127,7 +128,7 @@ class _Execution:
         self.control = Control(self.launcher.control)
         self.links: Links | None = None
         self.cleanup = ExitStack()
-        self.strikes = Strikes({}, self.control, self.log, restart=self._launch)
+        self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._launch)
 
     def job(self, task: Task) -> Job:
         return self.plan.target.jobs[task.job]
@@ -163,7 +164,7 @@ class _Execution:
             moved=self._moved,
         )
         hold = None if self.links is None else self._hold
-        self.strikes = Strikes(faults, self.control, self.log, restart=self._launch, hold=hold)
+        self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._launch, hold=hold)
         late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
         for task in self.clocks:
             faketime.write(clock_of(self.launcher, task), 0)
@@ -252,31 +253,31 @@ class _Execution:
         self._follow()
         ill = self.stalled or "failed" in self.states.values()
         if ill and self.links is not None and (why := self.links.lost()):
-            self.reasons.append(f"tasks could not reach each other any more: {why}")
+            self.reasons.append(LinksLost(why))
             # for whoever judges it is a fault that was not healed, so nobody owes progress
             self.log.write("fault", fault="refuse", of="the proxies", on=True, at="", evidence=why)
 
     def _follow(self) -> None:
         """Until every worker has ended, or training has not moved for too long since all healed."""
         moved = healed = time.monotonic()
-        self.strikes.tick(heard_s=0.0)  # who is late may be all workers
-        while self.strikes.pending or any(map(self._runs, self.layout.worker_tasks)):
+        self.scheduler.tick(heard_s=0.0)  # who is late may be all workers
+        while self.scheduler.pending or any(map(self._runs, self.layout.worker_tasks)):
             if self._poll() | self._grown():
                 moved = time.monotonic()
             self._notify()
-            self.strikes.tick(heard_s=time.monotonic() - moved)
+            self.scheduler.tick(heard_s=time.monotonic() - moved)
             trains = any(map(self._runs, self.layout.worker_tasks))
-            if not trains and not self.strikes.starting:
-                self.strikes.heal_all()  # nobody is left to show an effect, or its end
+            if not trains and not self.scheduler.starting:
+                self.scheduler.heal_all()  # nobody is left to show an effect, or its end
                 if time.monotonic() - moved > HEAL_PATIENCE_S:
                     break  # and what is not healed by now never is
-            if self.strikes.lasting or self._comes_up():
+            if self.scheduler.lasting or self._comes_up():
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
-            if not self.strikes.pending and time.monotonic() - max(moved, healed) > patience:
+            if not self.scheduler.pending and time.monotonic() - max(moved, healed) > patience:
                 self.stalled = True
-                self.reasons.append(f"stopped: no task made progress for {patience:.0f} s")
+                self.reasons.append(NoProgress(patience))
                 ask_for_stacks(self.folder, self.launcher, self.lives)
                 return
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
@@ -287,7 +288,7 @@ class _Execution:
             self._poll()
         late = [str(task) for task in self.launcher.running if self.job(task).exits]
         if late:
-            self.reasons.append(f"{', '.join(late)} did not end within {EXIT_PATIENCE_S:.0f} s of the last worker")
+            self.reasons.append(NoEnd(tuple(late), EXIT_PATIENCE_S))
 
     def _runs(self, task: Task) -> bool:
         return self.states[task] == "running"
@@ -300,14 +301,14 @@ class _Execution:
     def end(self) -> None:
         """Heal and stop whatever is there, and close the record."""
         with ExitStack() as all_of_them:  # also if Ctrl-C comes again meanwhile
-            for last in (self.cleanup.close, self._stop, self.strikes.heal_all):
+            for last in (self.cleanup.close, self._stop, self.scheduler.heal_all):
                 all_of_them.callback(self._as_far_as_it_goes, last)
         self._grown()
         self._notify()
         seconds = {self._events_of(*of).name for of in self.seconds.values()}  # they are not the task
         given = never_poisoned(self.plan.faults, self.folder, without=seconds)
         given += ran_out(self.plan.faults, self.folder, self.log, without=seconds)
-        self.reasons += [*self.strikes.missing(), *given]
+        self.reasons += [*self.scheduler.missing(), *given]
         self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
@@ -317,9 +318,9 @@ class _Execution:
         try:
             last()
         except PsconformError as error:
-            self.reasons.append(str(error))
+            self.reasons.append(Problem(str(error)))
         except Exception as error:
-            self.reasons.append(f"clean-up failed: {type(error).__name__}: {error}")
+            self.reasons.append(Problem(f"clean-up failed: {type(error).__name__}: {error}"))
 
     def _stop(self) -> None:
         for ended in self.launcher.stop_all():
@@ -329,20 +330,20 @@ class _Execution:
         if ended.second:
             self._note_second(ended)
             return
-        task, struck = ended.task, not stopped and self.strikes.killed(ended.task, ended.status)
+        task, struck = ended.task, not stopped and self.scheduler.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
-        if task.job == "worker" and not self.strikes.returns(task):
+        if task.job == "worker" and not self.scheduler.returns(task):
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and self.layout.drop_after else "dead\n")
         if self.states[task] == "failed":
-            self.reasons.append(f"{task} {how_it_ended(ended.status)}{self._last_words(task)}")
+            self.reasons.append(TaskFailed(str(task), ended.status, self._last_line(task)))
 
     def _hold(self, worker: Task) -> Sent:
         from .network import hold  # what it imports is an extra
@@ -355,7 +356,8 @@ class _Execution:
         task, life = self.seconds[ended.pid]
         self.log.write("exit", of=str(task), status=ended.status, incarnation=life, second=True)
         how = "ended" if ended.status == 0 else how_it_ended(ended.status)
-        self.strikes.second_ended(ended.pid, f"{how}{self._last_words(task, second=life)}")
+        last = self._last_line(task, second=life)
+        self.scheduler.second_ended(ended.pid, f"{how}; its log ends: {last}" if last else how)
 
     def _life(self, task: Task) -> int | None:
         """Which of its lives a task is in; None: in none."""
@@ -365,9 +367,9 @@ class _Execution:
         """What a life of a task records into, by default the present one."""
         return events_of(self.folder, task, self.lives.get(task, 0) if life is None else life)
 
-    def _last_words(self, task: Task, *, second: int = 0) -> str:
+    def _last_line(self, task: Task, *, second: int = 0) -> str:
         tail = log_tail(self.folder, task, second=second)
-        return f"; its log ends: {tail[-1]}" if tail else ""
+        return tail[-1] if tail else ""
 
     def _grown(self) -> bool:
         """Whether the record shows progress since the last look."""

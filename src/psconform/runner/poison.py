@@ -7,26 +7,29 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..faults.fault import OUT_OF_DATA, Fault
+from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
 from ..probe import EventLog
 
 
-def never_poisoned(faults: Sequence[Fault], folder: Path, *, without: Collection[str] = ()) -> list[str]:
-    """Poisons of which no record of their task tells, in words: they prove nothing.
+def never_poisoned(faults: Sequence[Fault], folder: Path, *, without: Collection[str] = ()) -> list[FaultMissed]:
+    """Poisons of which no record of their task tells: they prove nothing.
 
     ``without``: names of files that are no record of a task, but of a second process of it.
     """
     poisons = [fault for fault in faults if fault.kind == "poison"]
     told = {fault.task: _steps(folder, fault.task, "poison", without) for fault in poisons if fault.task is not None}
     return [
-        f"fault poison {fault} never struck: its probe was not asked for that gradient"
+        FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "its probe was not asked for that gradient")
         for fault in poisons
         if fault.task is not None and fault.when.step not in told[fault.task]
     ]
 
 
-def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog, *, without: Collection[str] = ()) -> list[str]:
-    """Record the workers that ran out of data, with their last push; returns those that never got there, in words."""
+def ran_out(
+    faults: Sequence[Fault], folder: Path, log: EventLog, *, without: Collection[str] = ()
+) -> list[FaultMissed]:
+    """Record the workers that ran out of data, with their last push; returns those that never got there."""
     missing = []
     for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA):
         assert fault.task is not None
@@ -36,7 +39,7 @@ def ran_out(faults: Sequence[Fault], folder: Path, log: EventLog, *, without: Co
             said = f"the last gradient that it pushed is of step {max(pushed)}"
             log.write("fault", fault=fault.kind, of=str(fault.task), on=True, at=str(fault.when), evidence=said)
         else:
-            missing.append(f"fault {fault.kind} {fault} never struck: training did not get there")
+            missing.append(FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "training did not get there"))
     return missing
 
 

@@ -1,4 +1,4 @@
-"""When faults strike and heal: arrivals of tasks, in the order in which they may come."""
+"""When faults are injected and heal: arrivals of tasks, in the order in which they may come."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from psconform.faults.plan import parse_plan
 from psconform.faults.short import parse_faults
 from psconform.history.build import _faults as faults_of
 from psconform.history.reader import read_events
+from psconform.history.reasons import Missed
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
 from psconform.probe import EventLog
-from psconform.runner.strikes import STANDSTILL_S, Strikes
+from psconform.runner.fault_scheduler import STANDSTILL_S, FaultScheduler, State
 
 from .test_interrupt import until
 
@@ -36,8 +37,12 @@ def launcher(tmp_path):
         yield launcher
 
 
+def sentences(scheduler):
+    return [str(missed) for missed in scheduler.missing()]
+
+
 def arrive(control, task, step):
-    """As a probe does that is at a phase at which a fault is to strike."""
+    """As a probe does that is at a phase at which a fault is to be injected."""
     host, _, port = control.address.rpartition(":")
     line = socket.create_connection((host, int(port)))
     line.sendall(json.dumps({"task": task, "phase": "before-push", "step": step}).encode() + b"\n")
@@ -45,17 +50,17 @@ def arrive(control, task, step):
 
 
 def test_the_step_that_ends_a_fault_may_come_with_the_one_that_begins_it(launcher, tmp_path):
-    """Async: another worker is far ahead. Whoever is held there must be let go, and the fault still strikes."""
+    """Async: another worker is far ahead. Whoever is held there must be let go, and the fault still scheduler."""
     (fault,) = parse_faults(stop=["worker:1@4..9"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4) as held, arrive(control, "worker:0", 9) as ahead:
-        strikes = Strikes({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        scheduler = FaultScheduler({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
         for line in (held, ahead):
             line.setblocking(False)
         released, deadline = set(), time.monotonic() + LONG_S
-        while released != {held, ahead} or strikes.pending or strikes.missing():
-            assert time.monotonic() < deadline, (len(released), strikes.missing())
-            strikes.tick(heard_s=0.0)  # nor does it last until everybody stands still
+        while released != {held, ahead} or scheduler.pending or scheduler.missing():
+            assert time.monotonic() < deadline, (len(released), scheduler.missing())
+            scheduler.tick(heard_s=0.0)  # nor does it last until everybody stands still
             for line in {held, ahead} - released:
                 try:
                     assert line.recv(16) == b"go\n"
@@ -75,23 +80,23 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        strikes = Strikes({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
-        (state,), deadline = strikes._states, time.monotonic() + LONG_S
-        while state.status != "healing":
+        scheduler = FaultScheduler({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        (one,), deadline = scheduler._all, time.monotonic() + LONG_S
+        while one.state is not State.HEALING:
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
-        assert not strikes.killed(VICTIM, status)
-        assert len(strikes.missing()) == missing
+            scheduler.tick(heard_s=0.0)
+        assert not scheduler.killed(VICTIM, status)
+        assert len(scheduler.missing()) == missing
     log.close()
 
 
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
-        ("inject", "was not seen to take effect"),
-        ("evidence", "was not seen to take effect"),
-        ("heal", "was not healed"),
-        ("healed", "was not healed"),
+        ("inject", "was not observed"),
+        ("evidence", "was not observed"),
+        ("heal", "did not heal"),
+        ("healed", "did not heal"),
     ],
 )
 def test_what_cannot_be_done_is_named_and_the_run_goes_on(launcher, tmp_path, fails, says):
@@ -110,14 +115,14 @@ def test_what_cannot_be_done_is_named_and_the_run_goes_on(launcher, tmp_path, fa
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        strikes = Strikes({fault: Stuck(fault, launcher)}, control, log, restart=lambda _: None)
+        scheduler = FaultScheduler({fault: Stuck(fault, launcher)}, control, log, restart=lambda _: None)
         deadline = time.monotonic() + LONG_S
-        while "toxic" not in "".join(strikes.missing()):
-            assert time.monotonic() < deadline, strikes.missing()
-            strikes.tick(heard_s=0.0)
-        assert not strikes.pending
-        strikes.heal_all()
-        assert strikes.missing() == [f"fault stop {fault} {says}: Toxiproxy at X: toxic not found"]
+        while "toxic" not in "".join(map(str, scheduler.missing())):
+            assert time.monotonic() < deadline, scheduler.missing()
+            scheduler.tick(heard_s=0.0)
+        assert not scheduler.pending
+        scheduler.heal_all()
+        assert sentences(scheduler) == [f"fault stop {fault} {says}: Toxiproxy at X: toxic not found"]
     until(lambda: launcher.state(VICTIM) != "T")  # it is healed as far as that goes
     log.close()
 
@@ -148,17 +153,17 @@ def test_what_slows_a_link_lasts_until_something_has_passed(launcher, tmp_path, 
     slows.effect_s = 0.5
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        strikes = Strikes({fault: slows}, control, log, restart=lambda _: None)
-        (state,), deadline = strikes._states, time.monotonic() + LONG_S
-        while state.status not in ("healed", "failed"):
+        scheduler = FaultScheduler({fault: slows}, control, log, restart=lambda _: None)
+        (one,), deadline = scheduler._all, time.monotonic() + LONG_S
+        while one.state not in (State.HEALED, State.FAILED):
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
-            if passes and state.status == "striking" and time.monotonic() > state.since + 0.3:
+            scheduler.tick(heard_s=0.0)
+            if passes and one.state is State.INJECTED and time.monotonic() > one.since + 0.3:
                 slows.passed = "5 bytes passed"
     log.close()
     began, ended = slows.done
     assert ended - began >= (0.3 if passes else 0.6)
-    assert bool(strikes.missing()) is not passes
+    assert bool(scheduler.missing()) is not passes
 
 
 @pytest.mark.parametrize("passes", [True, False])
@@ -169,17 +174,18 @@ def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
     slows.effect_s = 0.5
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4), arrive(control, "worker:1", 5):
-        strikes, deadline = Strikes({fault: slows}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
-        (state,) = strikes._states
-        while state.status not in ("healed", "failed"):
+        scheduler = FaultScheduler({fault: slows}, control, log, restart=lambda _: None)
+        deadline = time.monotonic() + LONG_S
+        (one,) = scheduler._all
+        while one.state not in (State.HEALED, State.FAILED):
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
-            if passes and state.past_s is not None and time.monotonic() > state.past_s + 0.3:
+            scheduler.tick(heard_s=0.0)
+            if passes and one.past_s is not None and time.monotonic() > one.past_s + 0.3:
                 slows.passed = "5 bytes passed"
     log.close()
     began, ended = slows.done
     assert ended - began >= (0.3 if passes else 0.5)
-    assert bool(strikes.missing()) is not passes
+    assert bool(scheduler.missing()) is not passes
 
 
 def test_that_nobody_makes_progress_does_not_end_what_nobody_has_met_yet(launcher, tmp_path):
@@ -188,14 +194,14 @@ def test_that_nobody_makes_progress_does_not_end_what_nobody_has_met_yet(launche
     slows = Slows(fault, launcher)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
-        strikes = Strikes({fault: slows}, control, log, restart=lambda _: None)
-        (state,), began = strikes._states, time.monotonic()
-        while state.status != "healed":
+        scheduler = FaultScheduler({fault: slows}, control, log, restart=lambda _: None)
+        (one,), began = scheduler._all, time.monotonic()
+        while one.state is not State.HEALED:
             assert time.monotonic() < began + LONG_S
-            strikes.tick(heard_s=time.monotonic() - began)
+            scheduler.tick(heard_s=time.monotonic() - began)
             slows.passed = "5 bytes" if time.monotonic() - began > 1.5 * STANDSTILL_S else ""
             time.sleep(0.01)
-        assert state.struck
+        assert one.observed
     log.close()
 
 
@@ -207,19 +213,20 @@ def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_pa
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
         ends = Ends(loop, launcher, done=lambda: False)
-        strikes, deadline = Strikes({loop: ends}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
-        (state,) = strikes._states
-        while state.status != "striking":
+        scheduler = FaultScheduler({loop: ends}, control, log, restart=lambda _: None)
+        deadline = time.monotonic() + LONG_S
+        (one,) = scheduler._all
+        while one.state is not State.INJECTED:
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
+            scheduler.tick(heard_s=0.0)
         if again:
-            assert strikes.killed(VICTIM, -9)
-            while state.again is None or state.status != "striking":
+            assert scheduler.killed(VICTIM, -9)
+            while one.again is None or one.state is not State.INJECTED:
                 assert time.monotonic() < deadline
-                strikes.tick(heard_s=0.0)
-        assert not strikes.killed(VICTIM, status)
+                scheduler.tick(heard_s=0.0)
+        assert not scheduler.killed(VICTIM, status)
     log.close()
-    assert bool(strikes.missing()) is not (again and status == 0)
+    assert bool(scheduler.missing()) is not (again and status == 0)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +240,17 @@ def test_who_ends_only_once_all_is_done_or_by_another_signal_has_not_heeded_sigt
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
         ends = Ends(fault, launcher, done=lambda: done)
-        strikes, deadline = Strikes({fault: ends}, control, log, restart=lambda _: None), time.monotonic() + LONG_S
-        while not strikes.pending:
+        scheduler = FaultScheduler({fault: ends}, control, log, restart=lambda _: None)
+        deadline = time.monotonic() + LONG_S
+        while not scheduler.pending:
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
-        assert strikes.killed(VICTIM, status) is struck
+            scheduler.tick(heard_s=0.0)
+        assert scheduler.killed(VICTIM, status) is struck
     log.close()
-    said = "was not healed when the run ended" if struck else "was not seen to take effect: worker:1 ended by itself"
-    assert [line.endswith(said) for line in strikes.missing()] == [True]
+    (missed,) = scheduler.missing()
+    assert (missed.how, missed.why) == (
+        (Missed.LEFT_UNHEALED, "") if struck else (Missed.NOT_OBSERVED, "worker:1 ended by itself")
+    )
 
 
 def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tmp_path):
@@ -249,12 +259,12 @@ def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tm
     injectors = {each: Slows(each, launcher) for each in both}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        strikes, deadline = Strikes(injectors, control, log, restart=lambda _: None), time.monotonic() + LONG_S
+        scheduler, deadline = FaultScheduler(injectors, control, log, restart=lambda _: None), time.monotonic() + LONG_S
         for slows in injectors.values():
             slows.passed = "5 bytes passed"
-        while strikes.pending or not all(hasattr(slows, "done") for slows in injectors.values()):
+        while scheduler.pending or not all(hasattr(slows, "done") for slows in injectors.values()):
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
+            scheduler.tick(heard_s=0.0)
     log.close()
     struck = faults_of(read_events(tmp_path / "psconform-0.jsonl", run="run", name="psconform:0"))
     assert [fault.healed for fault in struck] == ["something passed"] * 2
@@ -280,22 +290,20 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Answers()
     with Control() as control, arrive(control, "worker:0", 4) as line:
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        strikes, deadline = (
-            Strikes({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options),
-            time.monotonic() + LONG_S,
-        )
-        while not strikes.pending:
+        scheduler = FaultScheduler({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options)
+        deadline = time.monotonic() + LONG_S
+        while not scheduler.pending:
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=9.0)
-        assert strikes.lasting
+            scheduler.tick(heard_s=9.0)
+        assert scheduler.lasting
         assert line.recv(16) == b"go\n"  # it is to push
-        strikes.heal_all()
+        scheduler.heal_all()
         assert not answers.held
-        strikes.tick(heard_s=9.0)
-        assert not strikes.pending
+        scheduler.tick(heard_s=9.0)
+        assert not scheduler.pending
     log.close()
-    assert strikes.missing() == [
-        "fault kill worker:1@worker:0@sent:4 was not seen to take effect: the run was over before the push was sent"
+    assert sentences(scheduler) == [
+        "fault kill worker:1@worker:0@sent:4 was not observed: the run was over before the push was sent"
     ]
 
 
@@ -310,24 +318,20 @@ class Late(Answers):
 
 @pytest.mark.parametrize("patience_s", [0.2, 9.0])
 def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeypatch, launcher, tmp_path, patience_s):
-    monkeypatch.setattr("psconform.runner.strikes.SENT_S", patience_s)
+    monkeypatch.setattr("psconform.runner.fault_scheduler.SENT_S", patience_s)
     kill = 'kind = "kill"\ntask = "worker:1"\nat = "worker:0@sent:4"\nrestart_after = "0s"\n'
     (fault,) = parse_plan(f"[[fault]]\n{kill}", place="plan", layout=Layout(ps=1, workers=2), steps=20)
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Late()
     with Control() as control, arrive(control, "worker:0", 4):
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        strikes, deadline = (
-            Strikes({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options),
-            time.monotonic() + LONG_S,
-        )
-        (state,), answers.since = strikes._states, time.monotonic()
-        while state.status in ("waiting", "sending"):
+        scheduler = FaultScheduler({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options)
+        deadline = time.monotonic() + LONG_S
+        (one,), answers.since = scheduler._all, time.monotonic()
+        while one.state in (State.WAITING, State.PUSHING):
             assert time.monotonic() < deadline
-            strikes.tick(heard_s=0.0)
+            scheduler.tick(heard_s=0.0)
     log.close()
-    assert state.status == ("failed" if patience_s < 0.4 else "striking")
-    assert answers.held is (state.status == "striking")  # a kill is to be seen first
-    if state.status == "failed":
-        assert strikes.missing() == [
-            f"fault kill {fault} was not seen to take effect: the push was not sent within 0 s"
-        ]
+    assert one.state is (State.FAILED if patience_s < 0.4 else State.INJECTED)
+    assert answers.held is (one.state is State.INJECTED)  # a kill is to be seen first
+    if one.state is State.FAILED:
+        assert sentences(scheduler) == [f"fault kill {fault} was not observed: the push was not sent within 0 s"]

@@ -1,0 +1,91 @@
+"""Why a run is not whole, as values: the manifest keeps them, the History has them, ``str`` says each in a sentence."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Missed(StrEnum):
+    """What did not come of a fault."""
+
+    NEVER_INJECTED = "was never injected"
+    NOT_OBSERVED = "was not observed"
+    NOT_HEALED = "did not heal"
+    LEFT_UNHEALED = "had not healed when the run ended"
+
+
+class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault missed"):
+    """A fault did not take effect, or did not end: the run says nothing about it."""
+
+    kind: str
+    fault: str  # as the plan spells it
+    how: Missed
+    why: str = ""
+    within_s: float = 0.0  # how long it was looked for, if that is over
+
+    def __str__(self) -> str:
+        within = f" within {self.within_s:.0f} s" if self.within_s else ""
+        return f"fault {self.kind} {self.fault} {self.how}{within}" + (f": {self.why}" if self.why else "")
+
+
+class TaskFailed(msgspec.Struct, frozen=True, tag_field="reason", tag="task failed"):
+    """A task ended by itself, and not well."""
+
+    task: str
+    status: int  # an exit status, or, below 0, the signal
+    log: str = ""  # the last line of its log
+
+    @property
+    def how(self) -> str:
+        """The task, and how it ended."""
+        return f"{self.task} {how_it_ended(self.status)}"
+
+    def __str__(self) -> str:
+        return f"{self.how}; its log ends: {self.log}" if self.log else self.how
+
+
+class NoProgress(msgspec.Struct, frozen=True, tag_field="reason", tag="no progress"):
+    """Training did not move, and psconform ended it."""
+
+    patience_s: float
+
+    def __str__(self) -> str:
+        return f"stopped: no task made progress for {self.patience_s:.0f} s"
+
+
+class NoEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="no end"):
+    """Tasks that end by themselves did not, though training was over."""
+
+    tasks: tuple[str, ...]
+    patience_s: float
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.tasks)} did not end within {self.patience_s:.0f} s of the last worker"
+
+
+class LinksLost(msgspec.Struct, frozen=True, tag_field="reason", tag="links lost"):
+    """The proxies between the tasks are gone, and not by a fault of the plan."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"tasks could not reach each other any more: {self.why}"
+
+
+class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
+    """Anything else that kept psconform from its work, as the error says it."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+Reason = FaultMissed | TaskFailed | NoProgress | NoEnd | LinksLost | Problem
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    return f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"

@@ -1,0 +1,47 @@
+"""Manifests of schema 1, which had sentences where those of schema 2 have values: recorded runs are of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+
+from psconform.history.reasons import FaultMissed, LinksLost, Missed, NoEnd, NoProgress, Problem, Reason, TaskFailed
+
+HOW = {
+    "never struck": Missed.NEVER_INJECTED,
+    "was not seen to take effect": Missed.NOT_OBSERVED,
+    "was not healed when the run ended": Missed.LEFT_UNHEALED,
+    "was not healed": Missed.NOT_HEALED,
+}
+FAULT = re.compile(rf"fault (\S+) (.*?) ({'|'.join(HOW)})(?: within (\d+) s)?(?:: (.*))?", re.DOTALL)
+FAILED = re.compile(r"([a-z]+:\d+) (failed with status|was ended by signal) (\d+)(?:; its log ends: (.*))?", re.DOTALL)
+STOPPED = re.compile(r"stopped: no task made progress for (\d+) s")
+NO_END = re.compile(r"(.*) did not end within (\d+) s of the last worker")
+LOST = re.compile(r"tasks could not reach each other any more: (.*)", re.DOTALL)
+
+
+def reason_of(sentence: str) -> Reason:
+    """The value that a sentence of schema 1 stands for."""
+    if found := FAULT.fullmatch(sentence):
+        return FaultMissed(found[1], found[2], HOW[found[3]], found[5] or "", float(found[4] or 0))
+    if found := FAILED.fullmatch(sentence):
+        return TaskFailed(found[1], int(found[3]) * (-1 if "signal" in found[2] else 1), found[4] or "")
+    if found := STOPPED.fullmatch(sentence):
+        return NoProgress(float(found[1]))
+    if found := NO_END.fullmatch(sentence):
+        return NoEnd(tuple(found[1].split(", ")), float(found[2]))
+    if found := LOST.fullmatch(sentence):
+        return LinksLost(found[1])
+    return Problem(sentence)
+
+
+def convert(folder: Path) -> None:
+    """Bring the manifest of a run folder to the schema that psconform reads."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    if manifest["schema"] == 1:
+        reasons = [msgspec.to_builtins(reason_of(sentence)) for sentence in manifest.get("reasons", ())]
+        path.write_text(json.dumps({**manifest, "schema": 2, "reasons": reasons}), encoding="utf-8")
