@@ -9,7 +9,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from psconform.checks import CHECKS
+from psconform.checks import all_checks
 from psconform.history import events
 from psconform.targets.defects import DEFECTS
 
@@ -74,7 +74,7 @@ def checks_page() -> str:
         "Each is one pure function History -> Verdict; this page is made of their docstrings. None is `valid` on an\n"
         "incomplete record, and none that crashes says more than `unknown`.\n"
     )
-    for check in CHECKS:
+    for check in all_checks():
         lines += [f"## {check.name} {check.title}\n"]
         claim = f"claim `{check.dimension}`" if check.dimension else "owed by every trainer"
         lines += [f"*{' and '.join(check.updates)}; {claim}*\n", inspect.cleandoc(check.definition), ""]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from psconform.anomalies import DETECTORS
-from psconform.checks import CHECKS
+from psconform.checks import all_checks
 from psconform.faults.kinds import KINDS
 from psconform.history.manifest import Workload
 from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES, Layout
@@ -127,7 +127,7 @@ def test_each_kind_of_fault_is_in_a_healthy_run(kind):
     assert kind in struck, f"no healthy run in which {kind} has struck: {COMMAND} --only {case}"
 
 
-@pytest.mark.parametrize("check", [check.name for check in CHECKS])
+@pytest.mark.parametrize("check", [check.name for check in all_checks()])
 def test_each_guarantee_holds_in_a_healthy_run(check):
     assert any(check in run["valid"] for run in healthy()), f"declare one in recorded_cases.py, then {COMMAND}"
 

@@ -7,9 +7,11 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, OK, History
 from ..verdict import Verdict, unknown, valid, violated
+from .registry import ASYNC, COUNTED, check
 from .witness import MOST
 
 
+@check("A1", "apply on arrival", dimension="delivery", weakest=("none", "at-most-once"), updates=ASYNC, acked=True)
 def apply_on_arrival(history: History) -> Verdict:
     """A1: every accepted gradient is applied once, whole; versions go up by one per apply.
 
@@ -92,6 +94,7 @@ def _versions_by_one(history: History) -> list[str]:
     return lines
 
 
+@check("A5", "no lost update", dimension="delivery", updates=ASYNC, workloads=COUNTED, acked=True, whole_gradients=True)
 def no_lost_update(history: History) -> Verdict:
     """A5: applied = pushed where delivery is claimed at least once, applied <= pushed where it is not.
 

@@ -10,9 +10,11 @@ from ..history.columns import Bools, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import UNTOLD
+from .registry import ASYNC, check
 from .witness import MOST
 
 
+@check("A3", "bounded staleness", dimension="staleness", weakest=("unbounded",), updates=ASYNC)
 def bounded_staleness(history: History) -> Verdict:
     """A3: SSP(s): no worker is more than s steps ahead of another, and a read at clock c sees all updates up to c-s-1.
 

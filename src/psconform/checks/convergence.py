@@ -13,12 +13,23 @@ from ..models import Quadratic
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.rates import measured_bound
 from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
+from .registry import ASYNC, TRAINED, check
 from .witness import MOST
 
 REPLAY = 2e-6
 """Relative distance of a read from the replayed updates, times sqrt(updates + 1): float32 rounding of each update."""
 
 
+@check(
+    "C2",
+    "convergence",
+    dimension="delivery",
+    weakest=("none", "at-most-once"),
+    updates=ASYNC,
+    workloads=TRAINED,
+    acked=True,
+    faults="no rollback",
+)
 def converges(history: History) -> Verdict:
     """C2: async training applies the gradients that its workers computed, so that it converges as theory says.
 
@@ -223,6 +234,7 @@ def _within_bound(run: Training, taus: NDArray[np.int64], order: NDArray[np.int6
     return violated(lines, **stats) if lines else valid(said, **stats)
 
 
+@check("R5", "samples", workloads=("digits",), reads=1)
 def samples_once(history: History) -> Verdict:
     """R5: each sample is used once per epoch, over all workers.
 

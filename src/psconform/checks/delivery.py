@@ -7,10 +7,12 @@ import numpy as np
 from ..history.columns import OUTCOMES, UNKNOWN, Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
+from .registry import check
 
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
 
 
+@check("R1", "delivery", dimension="delivery", acked=True)
 def delivery_class(history: History) -> Verdict:
     """R1: an acknowledged gradient is applied as often as the delivery class says.
 
@@ -94,6 +96,7 @@ def _whole(counts: Floats) -> Floats:
     return np.asarray(np.where(np.abs(counts - nearest) <= COUNT_TOLERANCE, nearest, 1.0))
 
 
+@check("R2", "duplicates", dimension="delivery", weakest=("none", "at-most-once"), acked=True)
 def duplicates(history: History) -> Verdict:
     """R2: duplicates at most (retries) for at-least-once, none for exactly-once.
 

@@ -7,11 +7,13 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .registry import COUNTED, SHOWN, check
 
 ROUNDING = 5e-7
 """Relative change of a nonce in one exchange of replicas: a few roundings of float32."""
 
 
+@check("I1", "one initialisation", dimension="init", weakest=("repeated",), workloads=COUNTED, local_steps="any")
 def one_initialisation(history: History) -> Verdict:
     """I1: one initialisation per variable and cluster epoch, by the chief or by the ps; a joiner never re-initialises.
 
@@ -79,6 +81,7 @@ def _unrounded(history: History, worker: Worker) -> Floats:
     return nonces
 
 
+@check("I2", "nothing before ready", dimension="init", weakest=("repeated",), workloads=SHOWN, local_steps="any")
 def nothing_before_ready(history: History) -> Verdict:
     """I2: no read or apply before initialisation is complete.
 

@@ -9,9 +9,11 @@ import numpy as np
 from ..history.columns import FAILED, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .registry import SYNC, check
 from .witness import at_most
 
 
+@check("S2", "r-of-n", dimension="barrier", weakest=("none", "full"), updates=SYNC, faults="no rollback")
 def r_of_n(history: History) -> Verdict:
     """S2: commit k takes exactly R gradients, all computed at the current version; late ones leave no trace.
 

@@ -7,9 +7,11 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, History
 from ..verdict import Verdict, unknown, valid, violated
+from .registry import ASYNC, check
 from .staleness import computed_here, contradiction_of, taus_of
 
 
+@check("A4", "staleness-aware rate", dimension="rate", weakest=("constant",), updates=ASYNC)
 def staleness_aware(history: History) -> Verdict:
     """A4: the effective learning rate of a gradient is lr / max(1, tau), where a staleness-aware rate is declared.
 

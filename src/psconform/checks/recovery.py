@@ -10,6 +10,7 @@ from ..history.model import History, Worker
 from ..history.rollbacks import Rollback
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import taken_back
+from .registry import COUNTED, check
 from .witness import at_most
 
 __all__ = ["Rollback", "fencing", "restored_cut", "rollback", "rollbacks", "unrecorded"]
@@ -20,6 +21,7 @@ def rollbacks(history: History) -> tuple[Rollback, ...]:
     return history.rollbacks
 
 
+@check("R3", "rollback", dimension="recovery", workloads=COUNTED)
 def rollback(history: History) -> Verdict:
     """R3: a rollback ends at a durable checkpoint, no older than the last one; nothing goes back silently.
 
@@ -107,9 +109,10 @@ def _gone_back(history: History, worker: Worker) -> Iterator[str]:
 
 def restored_cut(history: History) -> Verdict:
     """R4 on a ledger: see `resumed.one_cut`."""
-    return _first_reads(history, "R4")
+    return _first_reads(history, fenced=False)
 
 
+@check("R6", "fencing", dimension="recovery", workloads=COUNTED)
 def fencing(history: History) -> Verdict:
     """R6: no gradient computed before a rollback is applied after it.
 
@@ -119,10 +122,11 @@ def fencing(history: History) -> Verdict:
 
     Assumes: as R4.
     """
-    return _first_reads(history, "R6")
+    return _first_reads(history, fenced=True)
 
 
-def _first_reads(history: History, which: str) -> Verdict:
+def _first_reads(history: History, *, fenced: bool) -> Verdict:
+    """What is wrong with first reads after a rollback: a gradient that was to be fenced off, or else all others."""
     backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
     reason = unrecorded(history)
     if not backs and not reason:
@@ -135,7 +139,7 @@ def _first_reads(history: History, which: str) -> Verdict:
             first = np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist()
             if first and not worker.reads.final[first[0]]:
                 looked += 1
-                lines += list(_against_cut(history, worker, first[0], back, which))
+                lines += list(_against_cut(history, worker, first[0], back, fenced=fenced))
     if lines:
         return violated(lines)
     if reason or not looked:
@@ -143,7 +147,7 @@ def _first_reads(history: History, which: str) -> Verdict:
     return valid(f"{len(backs)} rollback(s)")
 
 
-def _against_cut(history: History, worker: Worker, index: int, back: Rollback, which: str) -> Iterator[str]:
+def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *, fenced: bool) -> Iterator[str]:
     """How a worker's first read after a rollback differs from the checkpoint."""
     assert history.shards is not None
     assert back.checkpoint is not None
@@ -154,16 +158,16 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, w
         for peer, holds in enumerate(back.checkpoint.clock[shard]):
             shown = int(worker.reads.clock[index, variable, peer])
             where = f"{history.where(worker, index)} read {history.variable(variable)}"
-            if shown < visible[peer, min(holds, history.steps)] and which == "R4":
+            if shown < visible[peer, min(holds, history.steps)] and not fenced:
                 yield f"{back.text}; {where} with {shown} gradients of worker:{peer}, the checkpoint has {holds}"
             if peer != worker.index or shown <= holds:
                 continue
             steps = np.arange(holds, shown)
             seen = steps[worker.reads.shows(index, np.full(len(steps), peer), steps)[variable]]
-            if len(seen) > 1 and which == "R4":
+            if len(seen) > 1 and not fenced:
                 yield (
                     f"{back.text}; {where} with {shown} of its own gradients, the checkpoint has {holds}: "
                     f"{history.variable(variable)} was not restored from it"
                 )
-            elif len(seen) == 1 and which == "R6":
+            elif len(seen) == 1 and fenced:
                 yield f"{back.text}; {where} with {history.gradient(peer, int(seen[0]))}, pushed before that"

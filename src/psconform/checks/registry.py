@@ -1,64 +1,77 @@
-"""Which checks there are, when each applies, and the rules that hold for all of them."""
+"""Which checks there are, when each applies, and the rules that hold for all of them.
+
+A check is a function of a module of this package, or of another package that names it in its entry points, with the
+decorator `check`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal
 
+from ..errors import BadInput
 from ..history.model import FAILED, History, Worker
 from ..verdict import Verdict, not_judged, unknown
-from . import (
-    asynchronous,
-    bounded,
-    compression,
-    convergence,
-    delivery,
-    initialisation,
-    leaving,
-    liveness,
-    membership,
-    order,
-    quorum,
-    rate,
-    reads,
-    recovery,
-    replicas,
-    replication,
-    resumed,
-    serial,
-    staleness,
-    straggler,
-    synchronous,
-    throughput,
-    torn,
-    training,
-)
+
+ENTRY_POINTS = "psconform.checks"
+"""The group in which another package names a module, or a function in one, that declares checks."""
+SYNC, ASYNC = ("sync",), ("async",)
+TRAINED, DECAYED, DENSE = ("digits", "quadratic"), ("decayed-ledger",), ("dense-ledger",)
+ALL = ("ledger", *DECAYED, *DENSE, *TRAINED)
+COUNTED = ("ledger", *DENSE)
+"""For what looks at which gradients show and at nonces, not at weights."""
+SHOWN = ("ledger", *DECAYED, *DENSE)
+"""For what looks only at which gradients show."""
+FAMILIES = "SAIRMLC"
+"""The order in which guarantees are listed; those of other packages come last."""
 
 Judge = Callable[[History], Verdict]
 
 
 @dataclass(frozen=True)
 class Check:
-    """A guarantee, the claim it judges, and the function that does.
+    """A guarantee, the claim that it judges, and the function that does.
 
-    ``dimension`` is empty for what every trainer owes; ``weakest`` are the levels of it at which nothing is promised;
-    ``updates`` the update modes in which the guarantee has a meaning; ``reads`` the least number of reads each worker
-    must have made for it to be decided; ``finite``: it counts, so that it is shown no read with a NaN or Inf;
-    ``ends``: it is about how a run ends, and so looks at an incomplete record itself;
-    ``acked``: it is about accepted gradients, so that each worker must have one; ``workloads``: those that can show it.
+    Attributes:
+        name: as verdicts have it, a letter and a number.
+        title: two words for a table.
+        judge: its docstring is the definition of the guarantee.
+        dimension: of the claims; empty for what every trainer owes.
+        weakest: levels of the dimension at which nothing is promised.
+        updates: update modes in which the guarantee has a meaning.
+        workloads: those that can show it.
+        reads: the least number of reads that each worker must have made for it to be decided.
+        finite: it counts, so that it is shown no read with a NaN or Inf.
+        ends: it is about how a run ends, so it looks at an incomplete record itself.
+        acked: it is about accepted gradients, so each worker must have one.
+        whole_gradients: it takes a gradient of which some entries show for one that has arrived, and one that is late
+            for a fault.
+        through: what it is about: what a ``ps`` gives to read, ``replicas`` in the workers, or ``any``.
+        local_steps: steps between two exchanges that it can judge: ``one``, ``several``, or ``any`` number.
+        faults: what may happen in the run: ``none``, for it measures times, which a fault takes; ``no rollback``: no
+            task that dies and comes back, nothing sent again or taken back; or ``any`` fault.
     """
 
     name: str
     title: str
     judge: Judge
-    dimension: str
+    dimension: str = ""
     weakest: tuple[str, ...] = ("none",)
     updates: tuple[str, ...] = ("sync", "async")
+    workloads: tuple[str, ...] = ("ledger",)
     reads: int = 2
     finite: bool = True
     ends: bool = False
     acked: bool = False
-    workloads: tuple[str, ...] = ("ledger",)
+    whole_gradients: bool = False
+    through: Literal["any", "ps", "replicas"] = "any"
+    local_steps: Literal["one", "several", "any"] = "one"
+    faults: Literal["none", "no rollback", "any"] = "any"
 
     @property
     def definition(self) -> str:
@@ -66,112 +79,51 @@ class Check:
         return (self.judge.__doc__ or "").strip()
 
 
-BOTH, SYNC, ASYNC = ("sync", "async"), ("sync",), ("async",)
-TRAINED, DECAYED, DENSE = ("digits", "quadratic"), ("decayed-ledger",), ("dense-ledger",)
-ALL = ("ledger", *DECAYED, *DENSE, *TRAINED)
-COUNTED = ("ledger", *DENSE)
-"""For what looks at which gradients show and at nonces, not at weights."""
-SHOWN = ("ledger", *DECAYED, *DENSE)
-"""For what looks only at which gradients show."""
-CHECKS: tuple[Check, ...] = (
-    Check("S1", "barrier", synchronous.barrier, "barrier", ("none", "r-of-n"), SYNC, workloads=COUNTED),
-    Check("S2", "r-of-n", quorum.r_of_n, "barrier", ("none", "full"), SYNC),
-    Check("S3", "one contributor set", synchronous.one_contributor_set, "barrier", updates=SYNC, workloads=SHOWN),
-    Check("S4", "release together", synchronous.release_together, "barrier", updates=SYNC, workloads=SHOWN),
-    Check("S5", "reduction", synchronous.reduction, "reduction", updates=SYNC),
-    Check("S6", "straggler", straggler.waits_for_slowest, "barrier", ("none", "r-of-n"), SYNC, workloads=ALL),
-    Check("S7", "replicas equal", replicas.replicas_equal, "", (), SYNC, workloads=ALL),
-    Check(
-        "A1", "apply on arrival", asynchronous.apply_on_arrival, "delivery", ("none", "at-most-once"), ASYNC, acked=True
-    ),
-    Check("A2", "staleness", staleness.staleness, "staleness", (), ASYNC, workloads=("ledger", *DECAYED)),
-    Check("A3", "bounded staleness", bounded.bounded_staleness, "staleness", ("unbounded",), ASYNC),
-    Check("A4", "staleness-aware rate", rate.staleness_aware, "rate", ("constant",), ASYNC),
-    Check(
-        "A5", "no lost update", asynchronous.no_lost_update, "delivery", updates=ASYNC, acked=True, workloads=COUNTED
-    ),
-    Check("A6", "atomic read", reads.atomic_read, "read_atomicity", workloads=SHOWN),
-    Check("A7", "monotonic reads", reads.monotonic_reads, "read_atomicity", workloads=SHOWN),
-    Check("A8", "order", order.apply_order, "", acked=True, workloads=DECAYED),
-    Check("I1", "one initialisation", initialisation.one_initialisation, "init", ("repeated",), workloads=COUNTED),
-    Check("I2", "nothing before ready", initialisation.nothing_before_ready, "init", ("repeated",), workloads=SHOWN),
-    Check("R1", "delivery", delivery.delivery_class, "delivery", acked=True),
-    Check("R2", "duplicates", delivery.duplicates, "delivery", ("none", "at-most-once"), acked=True),
-    Check("R3", "rollback", recovery.rollback, "recovery", workloads=COUNTED),
-    Check("R4", "one cut", resumed.one_cut, "recovery", ("none", "partial"), workloads=(*COUNTED, *TRAINED)),
-    Check("R5", "samples", convergence.samples_once, "", workloads=("digits",), reads=1),
-    Check("R6", "fencing", recovery.fencing, "recovery", workloads=COUNTED),
-    Check("R7", "torn checkpoint", torn.whole_checkpoint, "recovery", workloads=COUNTED),
-    Check("M1", "joining", membership.joins_by_reading, "recovery", workloads=ALL),
-    Check("M2", "leaving", leaving.leaves_as_declared, "", reads=0, ends=True, workloads=ALL),
-    Check("L1", "no hang", liveness.no_hang, "liveness", ("may-hang",), reads=0, ends=True, workloads=ALL),
-    Check(
-        "L2",
-        "throughput",
-        throughput.throughput_back,
-        "liveness",
-        ("may-hang", "attributed-error"),
-        reads=0,
-        ends=True,
-        workloads=ALL,
-    ),
-    Check(
-        "L3",
-        "budgets",
-        liveness.windowed_budgets,
-        "liveness",
-        ("may-hang",),
-        reads=0,
-        ends=True,
-        workloads=ALL,
-    ),
-    Check(
-        "C1",
-        "serial SGD",
-        serial.follows_serial,
-        "barrier",
-        ("none", "r-of-n"),
-        SYNC,
-        workloads=TRAINED,
-        acked=True,
-    ),
-    Check(
-        "C2",
-        "convergence",
-        convergence.converges,
-        "delivery",
-        ("none", "at-most-once"),
-        ASYNC,
-        workloads=TRAINED,
-        acked=True,
-    ),
-    Check("C3", "finite parameters", training.finite_parameters, "", finite=False, workloads=ALL),
-    Check("C4", "compression", compression.compression, "compression", ("any",), acked=True, workloads=DENSE),
-    Check("C5", "local steps", replicas.local_steps, "reduction", updates=SYNC),
-    Check(
-        "C6",
-        "replication",
-        replication.same_as_between_graph,
-        "barrier",
-        ("none", "r-of-n"),
-        SYNC,
-        workloads=TRAINED,
-        acked=True,
-    ),
-)
+_checks: dict[str, Check] = {}
 
 
-THROUGH_PS = ("A6", "A7")
-"""They are about what a ps gives to read; a replica is read where it is."""
-OF_REPLICAS = ("S7", "C5")
-WITH_LOCAL_STEPS = ("S7", "I1", "I2", "C3", "C5")
-"""The others take it that a round has one step."""
-GOOD_DAY = ("S6",)
-"""They measure times, and whoever breaks something takes time."""
-UNLESS_STRAIGHT = ("S2", "S7", "A8", "C2", "C4", "C5", "C6")
-"""They know nothing of tasks that die and come back, of what is sent again, and of rollbacks. All others do."""
-ARRIVAL = ("S1", "S3", "S4", "A5", "A6", "A7")
-"""They take a gradient of which some entries show for one that has arrived, and one that is late for a fault."""
+def check(name: str, title: str, **said: Any) -> Callable[[Judge], Judge]:
+    """Declare a check: decorates a function of a History that returns a Verdict, and leaves it as it is.
+
+    Args:
+        name: of the guarantee, as `Check` says, and so ``title`` and all others.
+
+    Raises:
+        ValueError: another function has that name already.
+    """
+
+    def declared(judge: Judge) -> Judge:
+        if name in _checks:
+            raise ValueError(f"check {name} is declared already, by {_checks[name].judge.__module__}")
+        _checks[name] = Check(name, title, judge, **said)
+        return judge
+
+    return declared
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """All checks, those of other packages among them, in the order in which they are listed.
+
+    Raises:
+        BadInput: an entry point of another package cannot be loaded.
+    """
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()
+        except Exception as error:
+            problem = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise BadInput(f"entry point {point.name} of {ENTRY_POINTS}", problem, value=point.value) from error
+    return tuple(sorted(_checks.values(), key=_place))
+
+
+def _place(check: Check) -> tuple[int, int, str]:
+    family, number = check.name[:1], check.name[1:]
+    known = number.isdigit() and family in FAMILIES
+    return (FAMILIES.index(family), int(number), "") if known else (len(FAMILIES), 0, check.name)
 
 
 def judge_history(history: History) -> list[Verdict]:
@@ -181,7 +133,7 @@ def judge_history(history: History) -> list[Verdict]:
     (``History.gaps``) or with fewer reads than the check needs; nor is what is counted, where final reads disagree, or
     once a NaN or Inf is in the parameters.
     """
-    return [_judge(check, history) for check in CHECKS]
+    return [_judge(check, history) for check in all_checks()]
 
 
 def _judge(check: Check, history: History) -> Verdict:
@@ -190,21 +142,21 @@ def _judge(check: Check, history: History) -> Verdict:
         verdict = not_judged(f"needs --update {' or '.join(check.updates)}")
     elif history.workload.name not in check.workloads:
         verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
-    elif check.name in ARRIVAL and history.workload.name in DENSE and history.claims.compression != "lossless":
+    elif check.whole_gradients and history.workload.name in DENSE and history.claims.compression != "lossless":
         verdict = not_judged(f"needs gradients that arrive whole: compression is {history.claims.compression}")
-    elif history.disturbed and check.name in GOOD_DAY:
+    elif history.disturbed and check.faults == "none":
         verdict = not_judged("needs a run without faults")
-    elif history.layout.all_reduce and check.name in THROUGH_PS:
+    elif history.layout.all_reduce and check.through == "ps":
         verdict = not_judged("needs a ps: replicas are read where they are")
-    elif not history.layout.all_reduce and check.name in OF_REPLICAS:
+    elif not history.layout.all_reduce and check.through == "replicas":
         verdict = not_judged("needs replicas, --layout ps=0,worker=N")
-    elif history.layout.local_steps > 1 and check.name not in WITH_LOCAL_STEPS:
+    elif history.layout.local_steps > 1 and check.local_steps == "one":
         verdict = not_judged("needs --local-steps 1")
-    elif history.layout.local_steps == 1 and check.name == "C5":
+    elif history.layout.local_steps == 1 and check.local_steps == "several":
         verdict = not_judged("needs --local-steps")
     elif claimed in check.weakest:
         verdict = not_judged(f"needs a claim: {check.dimension} is {claimed}")
-    elif history.disturbed and check.name in UNLESS_STRAIGHT and not history.straight:
+    elif history.disturbed and check.faults == "no rollback" and not history.straight:
         verdict = not_judged("needs a run in which nobody died, and nothing was sent again or taken back")
     else:
         verdict = _guarded(check, history)

@@ -9,9 +9,11 @@ import numpy as np
 from ..history.columns import Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
+from .registry import ALL, SYNC, check
 from .witness import at_most
 
 
+@check("S7", "replicas equal", updates=SYNC, workloads=ALL, through="replicas", local_steps="any", faults="no rollback")
 def replicas_equal(history: History) -> Verdict:
     """S7: after each round all replicas hold the same parameters.
 
@@ -97,6 +99,15 @@ def _when(history: History, worker: Worker, read: int) -> str:
     return "in the final reads" if worker.reads.final[read] else f"after round {worker.reads.step[read]}"
 
 
+@check(
+    "C5",
+    "local steps",
+    dimension="reduction",
+    updates=SYNC,
+    through="replicas",
+    local_steps="several",
+    faults="no rollback",
+)
 def local_steps(history: History) -> Verdict:
     """C5: H local steps, then one exchange, equal the declared averaging.
 

@@ -6,6 +6,7 @@ from ..history.model import History
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.serial import STEP_ERROR, drift_tolerance
 from .path import Path, Training, by_round, is_stable, relative, serial_path, step_residuals, training_of
+from .registry import SYNC, TRAINED, check
 from .witness import MOST
 
 Pairs = dict[str, tuple[dict[int, Path], dict[int, Path]]]
@@ -14,6 +15,16 @@ TWICE = 2.0
 """Each of the two runs may be off serial SGD by C1's tolerance, to either side."""
 
 
+@check(
+    "C6",
+    "replication",
+    dimension="barrier",
+    weakest=("none", "r-of-n"),
+    updates=SYNC,
+    workloads=TRAINED,
+    acked=True,
+    faults="no rollback",
+)
 def same_as_between_graph(history: History) -> Verdict:
     """C6: in-graph = between-graph = model-parallel on the same data and seeds, within floating-point tolerance.
 

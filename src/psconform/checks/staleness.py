@@ -8,9 +8,11 @@ from ..history.columns import Ints, Odd, Pushes
 from ..history.model import OK, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
+from .registry import ASYNC, DECAYED, check
 from .witness import MOST
 
 
+@check("A2", "staleness", dimension="staleness", weakest=(), updates=ASYNC, workloads=("ledger", *DECAYED))
 def staleness(history: History) -> Verdict:
     """A2: tau = version at apply - version read is recorded for each apply, and never negative.
 

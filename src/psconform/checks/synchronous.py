@@ -11,6 +11,7 @@ from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .mixed import mixed_reads
 from .quorum import counts_rounds
+from .registry import COUNTED, SHOWN, SYNC, check
 from .witness import at_most
 
 Fault = tuple[str, int, int, int]
@@ -18,6 +19,15 @@ Fault = tuple[str, int, int, int]
 NOT_DUE = -1
 
 
+@check(
+    "S1",
+    "barrier",
+    dimension="barrier",
+    weakest=("none", "r-of-n"),
+    updates=SYNC,
+    workloads=COUNTED,
+    whole_gradients=True,
+)
 def barrier(history: History) -> Verdict:
     """S1: commit k is the reduction of exactly one gradient from each worker, computed at version k-1.
 
@@ -145,6 +155,7 @@ def _not_once(count: float) -> bool:
     return round(count) not in (0, 1) and abs(count - round(count)) <= COUNT_TOLERANCE
 
 
+@check("S3", "one contributor set", dimension="barrier", updates=SYNC, workloads=SHOWN, whole_gradients=True)
 def one_contributor_set(history: History) -> Verdict:
     """S3: commit k has the same contributors for every variable and shard.
 
@@ -170,6 +181,7 @@ def one_contributor_set(history: History) -> Verdict:
     return violated(lines) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
 
 
+@check("S4", "release together", dimension="barrier", updates=SYNC, workloads=SHOWN, whole_gradients=True)
 def release_together(history: History) -> Verdict:
     """S4: no read mixes versions of different rounds across shards; versions go up by one.
 
@@ -269,6 +281,7 @@ def _named_rounds(reads: Reads) -> Ints | None:
     return None if reads.versions is None else np.asarray(reads.versions.max(axis=1, initial=0))
 
 
+@check("S5", "reduction", dimension="reduction", updates=SYNC)
 def reduction(history: History) -> Verdict:
     """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1 (1/R where R gradients
     complete a round).

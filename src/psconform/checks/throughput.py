@@ -10,6 +10,7 @@ from ..history.columns import Ints
 from ..history.model import OK, History, Worker
 from ..history.told import OVER
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .registry import ALL, check
 
 BACK_S = 5.0
 """T2: so long after the last fault was healed nobody asks how fast training is."""
@@ -41,6 +42,15 @@ class _Pace:
         return bool(np.quantile(after, 0.25) >= SLOWER * self.usual)
 
 
+@check(
+    "L2",
+    "throughput",
+    dimension="liveness",
+    weakest=("may-hang", "attributed-error"),
+    workloads=ALL,
+    reads=0,
+    ends=True,
+)
 def throughput_back(history: History) -> Verdict:
     """L2: throughput is back within T2 (5 s) after the last fault was healed.
 

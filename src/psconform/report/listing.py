@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..checks import CHECKS
+from ..checks import all_checks
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, KINDS
 from ..launchers.engine import engine
@@ -31,7 +31,7 @@ def _checks() -> Rows:
             "update": " or ".join(check.updates),
             "definition": " ".join(check.definition.split("\n\n")[0].split()),
         }
-        for check in CHECKS
+        for check in all_checks()
     ]
 
 

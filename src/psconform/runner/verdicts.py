@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ..anomalies import Anomaly, find_anomalies
-from ..checks import CHECKS, judge_history
+from ..checks import all_checks, judge_history
 from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
@@ -94,7 +94,7 @@ def _plain(folder: Path, manifest: Manifest) -> str | None:
     same = msgspec.structs.replace(manifest.workload, name="ledger")
     if (plain.layout, plain.workload, plain.claims) != (manifest.layout, same, manifest.claims):
         return "it is a run of another set-up"
-    amounts = {check.name for check in CHECKS if "decayed-ledger" not in check.workloads}
+    amounts = {check.name for check in all_checks() if "decayed-ledger" not in check.workloads}
     found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
     verdicts = [v for v in found if v.status in ("violated", "unknown")]
     return ", ".join(f"{verdict.guarantee} {verdict.status}" for verdict in verdicts)

@@ -1,0 +1,86 @@
+"""What another package may add: one file, and the entry points in its metadata; nothing of psconform is edited."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .recorded_runs import RECORDED, unpack
+
+pytestmark = pytest.mark.engine
+
+CHECK = '''
+"""Nobody pushes step 3."""
+
+import numpy as np
+
+from psconform.checks import check
+from psconform.verdict import valid, violated
+
+
+@check("X1", "no third step", dimension="barrier", updates=("sync",))
+def no_third_step(history):
+    """X1: no worker ever pushes its gradient of step 3.
+
+    Assumes: nothing.
+    """
+    pushed = [str(worker) for worker in history.workers if np.any(worker.pushes.step == 3)]
+    return violated(f"{name} pushed step 3" for name in pushed) if pushed else valid("no third step")
+'''
+TWICE = CHECK.replace('"X1"', '"S1"')
+
+
+@pytest.fixture
+def added(tmp_path):
+    """Writes a package with one file, whose entry points it has in its metadata; returns a way to run psconform."""
+
+    def write(text, group, value="extra"):
+        assert len(text.strip().splitlines()) <= 60
+        (tmp_path / "extra.py").write_text(text, encoding="utf-8")
+        metadata = tmp_path / "extra-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n", encoding="utf-8")
+        (metadata / "entry_points.txt").write_text(f"[{group}]\nextra = {value}\n", encoding="utf-8")
+
+    def psconform(*arguments):
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "psconform", *arguments]
+        return subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        )
+
+    return write, psconform
+
+
+def test_a_check_is_listed_and_judges(added, tmp_path):
+    write, psconform = added
+    unpack(RECORDED / "healthy-ledger-sync.tar.xz", tmp_path / "run")
+    assert psconform("check", str(tmp_path / "run")).returncode == 0
+    write(CHECK, "psconform.checks")
+    listed = psconform("list", "checks", "--json")
+    assert '"X1"' in listed.stdout
+    assert "no worker ever pushes its gradient of step 3" in listed.stdout
+    judged = psconform("check", str(tmp_path / "run"))
+    assert judged.returncode == 1, judged.stderr
+    assert "worker:0 pushed step 3" in judged.stdout + judged.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "says"),
+    [
+        (TWICE, "extra", "check S1 is declared already, by psconform.checks.synchronous"),
+        (CHECK, "missing", "No module named 'missing'"),
+        ("import nonsense", "extra", "No module named 'nonsense'"),
+    ],
+)
+def test_a_check_that_cannot_be_loaded_is_named(added, text, value, says):
+    write, psconform = added
+    write(text, "psconform.checks", value)
+    listed = psconform("list", "checks")
+    assert listed.returncode == 3
+    assert "entry point extra of psconform.checks: cannot be loaded: " in listed.stderr
+    assert says in listed.stderr
+    assert "Traceback" not in listed.stderr
