@@ -33,7 +33,7 @@ from rich.console import Console
 
 from psconform import judge
 from psconform.errors import PsconformError
-from psconform.faults.random_plan import DRAWN
+from psconform.faults.kinds import drawn_kinds
 from psconform.layout import UPDATES, Layout
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
@@ -201,7 +201,9 @@ def rows_of(results: list[Result]) -> list[Row]:
 def names() -> list[str]:
     """The defects of a trainer that recovers, for the others are refused with faults; and that a drawn kind shows."""
     return [
-        name for name, defect in DEFECTS.items() if defect.recovers and set(KIND.findall(defect.plan)) <= set(DRAWN)
+        name
+        for name, defect in DEFECTS.items()
+        if defect.recovers and set(KIND.findall(defect.plan)) <= set(drawn_kinds())
     ]
 
 

@@ -31,9 +31,7 @@ from rich.console import Console
 
 from psconform import judge
 from psconform.errors import PsconformError
-from psconform.faults.kinds import KINDS as KINDS_OF_FAULTS
-from psconform.faults.random_plan import DRAWN
-from psconform.faults.words import NETWORK
+from psconform.faults.kinds import NETWORK, drawn_kinds, kinds
 from psconform.history.manifest import STEPS
 from psconform.layout import Layout
 from psconform.runner.draw import drawn
@@ -170,7 +168,7 @@ def healthy_recoveries(runs: int) -> list[Case]:
 
 def healthy_networks(runs: int) -> list[Case]:
     """Runs of the healthy trainer in which one to some faults of the network strike, drawn from the seed."""
-    faults = "random:" + ",".join(name for name in DRAWN if KINDS_OF_FAULTS[name].of == NETWORK)
+    faults = "random:" + ",".join(name for name in drawn_kinds() if kinds()[name].of == NETWORK)
     cases = []
     for seed in range(runs):
         generator = random.Random(f"broken:{seed}")

@@ -8,8 +8,7 @@ from itertools import product
 
 from allpairspy import AllPairs
 
-from psconform.faults.kinds import KINDS
-from psconform.faults.random_plan import DRAWN
+from psconform.faults.kinds import drawn_kinds, kinds
 from psconform.faults.when import SENT
 from psconform.targets.target import Target
 
@@ -53,7 +52,7 @@ class Factors:
 def factors_of(target: Target, launcher: str = "process") -> Factors:
     """What this target can be broken by, here. An image has all that kinds of faults need."""
     left_out: list[tuple[str, str]] = []
-    kinds: tuple[str, ...] = DRAWN if target.shared else (*DRAWN, SLOW_CLOSE)
+    drawn: tuple[str, ...] = drawn_kinds() if target.shared else (*drawn_kinds(), SLOW_CLOSE)
     moments = tuple(moment for moment in MOMENT if moment != SENT or (target.push_alone and not target.shared))
     if target.shared:
         left_out += [
@@ -61,10 +60,10 @@ def factors_of(target: Target, launcher: str = "process") -> Factors:
         ]
     elif not target.push_alone:
         left_out.append((SENT, "its pushes may ask for something before they are sent (push_alone in target.toml)"))
-    asked = tuple(name for name, kind in KINDS.items() if kind.asked)
-    lacking = {name: lacks for name in asked if launcher != "docker" and (lacks := KINDS[name].lacks)}
+    asked = tuple(name for name, kind in kinds().items() if kind.asked)
+    lacking = {name: lacks for name in asked if launcher != "docker" and (lacks := kinds()[name].lacks)}
     left_out += [(name, f"needs {lacks}") for name, lacks in lacking.items()]
-    return Factors(kinds, tuple(name for name in asked if name not in lacking), moments, tuple(left_out))
+    return Factors(drawn, tuple(name for name in asked if name not in lacking), moments, tuple(left_out))
 
 
 def _array(*factors: Sequence[str]) -> list[Case]:

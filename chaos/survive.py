@@ -13,7 +13,7 @@ import pytest
 from psconform import doctor
 from psconform.api import Run
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS
+from psconform.faults.kinds import kinds
 from psconform.faults.plan import plan_text
 from psconform.faults.when import SENT
 from psconform.plugin import chosen, need, tally
@@ -42,7 +42,7 @@ def part_of(kind: str) -> str:
 
     Of containers none: their image has it.
     """
-    return "" if chosen.launcher == "docker" else KINDS[kind].part
+    return "" if chosen.launcher == "docker" else kinds()[kind].part
 
 
 def lacking(kind: str) -> str:

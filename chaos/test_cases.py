@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS, usual_amounts
+from psconform.faults.kinds import NETWORK, kinds
 from psconform.faults.partitions import region
 from psconform.faults.when import When
-from psconform.faults.words import NETWORK
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen, need
 from psconform.targets.reference import find_target
@@ -50,13 +49,13 @@ def faults_of(kind: str, role: str, moment: str) -> list[Fault]:
 def fault_of(kind: str, role: str, moment: str) -> Fault:
     """One fault of this kind: of the task, or of its links, what it sends or both directions."""
     when = When() if kind == "late" else When("before-push" if kind == SLOW_CLOSE else moment, STEPS // 3)
-    said: dict[str, Any] = {"kind": kind, "when": when, "amounts": usual_amounts(kind)}
-    if KINDS[kind].lasts:
+    said: dict[str, Any] = {"kind": kind, "when": when, "amounts": kinds()[kind].usual}
+    if kinds()[kind].lasts:
         # until somebody has died, and some time after; a worker tells of its clock at its next step
         said["lasts_s"] = {SLOW_CLOSE: 5.0, "clock": 2.0}.get(kind, 0.5)
-    if KINDS[kind].restarts:
+    if kinds()[kind].restarts:
         said["restart_after_s"] = 0.2
-    if KINDS[kind].of != NETWORK:
+    if kinds()[kind].of != NETWORK:
         return Fault(task=Task.parse(role), **said)
     where = f"mute {role}" if moment == "before-push" else f"isolate {role}"
     if TARGET.shared and kind == "refuse":
@@ -101,6 +100,6 @@ if left_out := factors_of(TARGET, chosen.launcher).left_out:
     @pytest.mark.parametrize(("name", "reason"), [pytest.param(*case, id=case[0]) for case in left_out])
     def test_what_is_left_out(name: str, reason: str) -> None:
         """Nothing is left out in silence."""
-        if name in KINDS and KINDS[name].asked:
+        if name in kinds() and kinds()[name].asked:
             need(part_of(name))
         pytest.skip(reason)

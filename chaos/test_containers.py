@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS, usual_amounts
+from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.partitions import region
 from psconform.faults.when import When
-from psconform.faults.words import CONTAINER, PACKETS
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 
@@ -31,13 +30,13 @@ Struck = tuple[str, str]
 
 def cases() -> list[tuple[tuple[Struck, ...], str]]:
     """In nightly each kind on each role in each mode, alone; else on one role in each mode, three kinds a cluster."""
-    kinds = [name for name, kind in KINDS.items() if kind.of in (CONTAINER, PACKETS)]
+    names = [name for name, kind in kinds().items() if kind.in_containers]
     if chosen.profile == "nightly":
-        return [(((kind, role),), update) for kind, role, update in product(kinds, ROLES, UPDATES)]
-    apart = (len(kinds) + len(FROM) - 1) // len(FROM)  # packets first: what takes a task away comes last
+        return [(((kind, role),), update) for kind, role, update in product(names, ROLES, UPDATES)]
+    apart = (len(names) + len(FROM) - 1) // len(FROM)  # packets first: what takes a task away comes last
     found = []
     for turn, update in enumerate(UPDATES):
-        struck = [(kind, ROLES[(number + turn) % len(ROLES)]) for number, kind in enumerate(kinds)]
+        struck = [(kind, ROLES[(number + turn) % len(ROLES)]) for number, kind in enumerate(names)]
         found += [(tuple(struck[first::apart]), update) for first in range(apart)]
     return found
 
@@ -45,12 +44,12 @@ def cases() -> list[tuple[tuple[Struck, ...], str]]:
 def faults_of(kind: str, role: str, step: int) -> list[Fault]:
     """One of this kind, from that step on. Where no name is found somebody must be dialled anew."""
     at = When("before-push", step, task="worker:0")
-    said: dict[str, Any] = {"kind": kind, "when": at, "amounts": usual_amounts(kind)}
-    if KINDS[kind].lasts:
+    said: dict[str, Any] = {"kind": kind, "when": at, "amounts": kinds()[kind].usual}
+    if kinds()[kind].lasts:
         said["lasts_s"] = 2.0 if kind == NO_NAMES else 0.5
-    if KINDS[kind].restarts:
+    if kinds()[kind].restarts:
         said["restart_after_s"] = 0.2
-    if KINDS[kind].of == PACKETS:
+    if kinds()[kind].of == PACKETS:
         where = f"isolate {role}"
         return [Fault(region=where, links=region(where, layout=LAYOUT, place="case"), **said)]
     if kind != NO_NAMES:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psconform.faults.fault import FOLDER, NEWEST, Fault
-from psconform.faults.kinds import KINDS, usual_amounts
+from psconform.faults.kinds import kinds
 from psconform.faults.when import When
 from psconform.layout import Task
 
@@ -15,7 +15,7 @@ from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
-LASTING = [name for name, kind in KINDS.items() if kind.mounts]
+LASTING = [name for name, kind in kinds().items() if kind.mounts]
 BOTH = ("sync", "async")
 
 
@@ -42,7 +42,7 @@ def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
 def of_disk(kind: str) -> Fault:
     """From a checkpoint to a few after it, as the chief gets there."""
     when, until = (When("before-push", STEPS * part // 10, task="worker:0") for part in (3, 6))
-    return Fault(kind=kind, region=FOLDER, when=when, until=until, amounts=usual_amounts(kind))
+    return Fault(kind=kind, region=FOLDER, when=when, until=until, amounts=kinds()[kind].usual)
 
 
 @anywhere

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psconform.faults.fault import Fault
-from psconform.faults.random_plan import DRAWN, IN_CONTAINERS, draw
+from psconform.faults.kinds import drawn_kinds
+from psconform.faults.random_plan import draw
 from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.reference import find_target
@@ -36,7 +37,7 @@ def broken(draws: st.DrawFn, update: str) -> Broken:
     layout = draws(st.builds(Layout, ps=PS, workers=WORKERS, update=st.just(update)))
     faults = draw(
         draws(st.randoms(use_true_random=False)),
-        IN_CONTAINERS if chosen.launcher == "docker" else available(DRAWN),
+        drawn_kinds(containers=True) if chosen.launcher == "docker" else available(drawn_kinds()),
         layout=layout,
         steps=STEPS,
         phases=TARGET.phases,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psconform.faults.kinds import KINDS, usual_amounts
-from psconform.faults.words import CONTAINER, PACKETS
+from psconform.faults.kinds import CONTAINER, PACKETS, kinds
 from psconform.layout import UPDATES
 from psconform.targets.defects import DEFECTS
 
@@ -240,12 +239,12 @@ BOTH = ("kill", "twice", "stall", "stop")
 
 def broken() -> Iterator[Case]:
     """A healthy run with each kind of fault."""
-    for kind in KINDS:
+    for kind in kinds():
         usual = "async" if kind in ASYNC else "sync"
         for update in UPDATES if kind in BOTH else (usual,):
             options: dict[str, Any] = {"layout": PAIR, "update": update, "steps": 40, "checkpoint_every": 5}
             options |= {"faults": plan(kind), **MORE.get(kind, {})}
-            if KINDS[kind].of in IN_CONTAINERS:  # where nothing is waited for, forty steps take half a second
+            if kinds()[kind].of in IN_CONTAINERS:  # where nothing is waited for, forty steps take half a second
                 options |= {"launcher": "docker", "steps": 120, "checkpoint_every": 20}
             yield Case(f"fault-{kind}-{update}", options, kinds=(kind,))
     lost = {"layout": "ps=2,worker=2", "steps": 40, "checkpoint_every": 5, "kill": "ps:0@30"}
@@ -259,12 +258,12 @@ def broken() -> Iterator[Case]:
 
 def plan(kind: str) -> str:
     """A fault plan with a fault of this kind."""
-    of, about = KINDS[kind].of, PLANS.get(kind)
+    of, about = kinds()[kind].of, PLANS.get(kind)
     if about is None and of == CONTAINER:
         about = 'task = "worker:1", at = "worker:0@30"'
-        about += ', for = "500ms"' if KINDS[kind].lasts else ', restart_after = "200ms"'
+        about += ', for = "500ms"' if kinds()[kind].lasts else ', restart_after = "200ms"'
     if about is None:
-        amounts = {**dict(usual_amounts(kind)), **({"bytes": 2000} if kind == "cut" else {})}
+        amounts = {**dict(kinds()[kind].usual), **({"bytes": 2000} if kind == "cut" else {})}
         about = f'links = "{LINK[kind in ASYNC]}", at = {"30" if of == PACKETS else "10"}, for = "500ms"'
         about += "".join(f", {name} = {value}" for name, value in amounts.items())
     faults = (f'{{kind = "{kind}", {about}}}', *BESIDE.get(kind, ()))

@@ -33,7 +33,7 @@ from psconform.trained import DATA
 from psconform.verdict import Verdict
 
 from .mutations import measured, rechained
-from .old_manifests import convert
+from .old_folders import convert
 
 RECORDED = Path(__file__).parent / "data" / "recorded"
 LARGEST = 50_000

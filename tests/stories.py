@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from psconform.claims import Claims
+from psconform.faults.kinds import kinds
 from psconform.history.build import RUNNER
 from psconform.history.manifest import Manifest, Workload
 from psconform.history.reasons import Reason
@@ -93,7 +94,8 @@ class Story:
 
     def fault(self, kind, name, *, at="5", on=True, evidence="seen", **more):
         self.manifest.faults.append(f"{kind} {name}@{at}")
-        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, **more)
+        harm = kinds()[kind].harm.value
+        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, harm=harm, **more)
 
     def spaced(self, *, times=3, between=1):
         """ps:0 is killed so often, and updates are accepted in between; each time nothing is lost."""

@@ -7,12 +7,13 @@ import time
 
 import pytest
 
-from psconform.faults.disk import Damages, newest_checkpoint
+from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.fault import NEWEST, Fault
 from psconform.faults.when import When
 from psconform.history.told import Struck
 from psconform.report.text import explain
 
+from .scenes import injector_of
 from .stories import Story
 from .test_checks_recovery import statuses, violated, witness
 
@@ -279,7 +280,7 @@ def test_a_checkpoint_that_is_called_as_the_index_of_tensorflow(tmp_path):
 
 def test_the_damaged_file_is_told_with_its_folder(tmp_path):
     write(tmp_path, "step-2/model.bin", "step-4/model.bin")
-    damage = Damages(Fault(kind="flip", region=NEWEST, when=When("before-push", 30)), tmp_path, seed=0)
+    damage = injector_of(Fault(kind="flip", region=NEWEST, when=When("before-push", 30)), checkpoints=tmp_path)
     damage.inject()
     assert damage.file == "step-4/model.bin"
     assert damage.evidence().startswith("step-4/model.bin: bit ")

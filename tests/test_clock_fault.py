@@ -16,10 +16,10 @@ import pytest
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults import faketime
-from psconform.faults.clock import Jumps
+from psconform.faults.clock_faults import Jumps
 from psconform.faults.control import Arrival, _ahead_s
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import KINDS
+from psconform.faults.kinds import kinds
 from psconform.faults.when import When
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
@@ -286,7 +286,7 @@ def test_an_older_probe_tells_nothing():
 def test_it_is_refused_where_there_is_no_library(monkeypatch, plan, tmp_path):
     monkeypatch.setattr(faketime, "FOLDERS", (str(tmp_path),))
     monkeypatch.setattr(faketime, "PACKAGE", "no_such_package")
-    assert KINDS["clock"].lacks.startswith("libfaketime: python3 -m pip install")
+    assert kinds()["clock"].lacks.startswith("libfaketime: python3 -m pip install")
     with pytest.raises(PsconformError, match="fault clock needs libfaketime: python3 -m pip install"):
         judge(faults=plan('task = "worker:1"\nat = 5\nuntil = 9'), out=tmp_path / "run")
 

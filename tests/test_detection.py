@@ -172,7 +172,7 @@ def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_pat
 
 @pytest.mark.parametrize("series", ["recovery", "network"])
 def test_what_shows_a_defect_is_accepted(monkeypatch, tmp_path, series):
-    monkeypatch.setattr("psconform.faults.mount.lacks", lambda: "")  # nothing is run
+    monkeypatch.setattr("psconform.faults.disk_faults.lacks", lambda: "")  # nothing is run
     for name in detection.of_series(series):
         for update in DEFECTS[name].updates:
             (case,) = detection.defect_cases(name, update, 1, series=series)

@@ -11,16 +11,18 @@ from pathlib import Path
 import pytest
 
 from psconform import judge
-from psconform.faults.disk import Damages, newest_checkpoint
+from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.fault import NEWEST, Fault
-from psconform.faults.kinds import KINDS
+from psconform.faults.kinds import kinds
 from psconform.faults.when import When
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.runner.mount import mounted
 from psconform.runner.session import Session
 
+from .scenes import injector_of
+
 WHEN = When("before-push", 30)
-LASTING = [name for name, kind in KINDS.items() if kind.mounts]
+LASTING = [name for name, kind in kinds().items() if kind.mounts]
 BOTH = ("sync", "async")
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 JOB = {"layout": "ps=2,worker=2", "steps": 40, "checkpoint_every": 5}
@@ -59,7 +61,7 @@ def test_what_is_done_to_it_is_seen_and_drawn_from_the_seed(tmp_path, kind):
     said = set()
     for seed in (0, 0, 1):
         path = write(tmp_path, "step-20.data", 1000, 2)
-        damage = Damages(Fault(kind=kind, region=NEWEST, when=WHEN), tmp_path, seed=seed)
+        damage = injector_of(Fault(kind=kind, region=NEWEST, when=WHEN), checkpoints=tmp_path, seed=seed)
         assert (damage.refused(), damage.evidence()) == ("", "")
         damage.inject()
         assert damage.file == "step-20.data"
@@ -74,7 +76,7 @@ def test_what_is_done_to_it_is_seen_and_drawn_from_the_seed(tmp_path, kind):
 
 def test_without_a_checkpoint_it_cannot_strike(tmp_path):
     assert (
-        Damages(Fault(kind="flip", region=NEWEST, when=WHEN), tmp_path, seed=0).refused()
+        injector_of(Fault(kind="flip", region=NEWEST, when=WHEN), checkpoints=tmp_path).refused()
         == "there was no checkpoint yet"
     )
 
@@ -170,6 +172,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from psconform.reference_impl.checkpoint import Cut, Store, _os_error
+
+from .scenes import injector_of
 store = Store(Path(sys.argv[1]))
 for line in sys.stdin:
     try:

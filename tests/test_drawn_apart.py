@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psconform.faults.fault import PACKETS as PACKETS_OF_LINKS
+from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
 
@@ -16,7 +16,7 @@ def test_no_two_drawn_faults_strike_the_same_packets():
     """What one has let through the other never sees."""
     for seed in range(300):
         plan = drawn_plan("random", layout=Layout(ps=1, workers=2), steps=STEPS, seed=seed, containers=True)
-        packets = [set(fault.links) for fault in plan if fault.kind in PACKETS_OF_LINKS]
+        packets = [set(fault.links) for fault in plan if kinds()[fault.kind].of == PACKETS]
         assert all(not one & other for n, one in enumerate(packets) for other in packets[:n])
 
 
@@ -31,7 +31,7 @@ def test_nobody_moves_while_its_peers_may_not_hear_of_it():
             ends = {
                 str(end)
                 for o in plan
-                if o.kind in PACKETS_OF_LINKS
+                if kinds()[o.kind].of == PACKETS
                 for ln in o.links
                 for end in (ln.source, ln.destination)
             }

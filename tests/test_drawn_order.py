@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psconform.faults.kinds import ENDING
+from psconform.faults.kinds import kinds
 from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
 
@@ -53,7 +53,9 @@ def test_a_second_process_is_there_in_nearly_all_plans_and_outlives_them(update)
             return begins is None or strikes > begins - 3
         of = {str(second.task), "ps:0"}
         own = any({str(link.source), str(link.destination)} <= of for link in other.links)
-        return own and other.kind in ENDING and begins is not None and begins - 3 < strikes < begins + 10
+        return (
+            own and kinds()[other.kind].effect == "ends" and begins is not None and begins - 3 < strikes < begins + 10
+        )
 
     drawn = plans(update=update)
     seconds = [(fault, plan) for plan in drawn for fault in plan if fault.kind == "twice"]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from psconform.api import check
-from psconform.faults.kinds import KINDS
-from psconform.faults.words import CONTAINER, PACKETS
+from psconform.faults.kinds import CONTAINER, PACKETS, kinds
 
 TARGET = Path(__file__).parent / "socket_ps" / "target_durable.toml"
 STEPS = 40
@@ -127,14 +126,14 @@ CASES = {
 
 def test_no_kind_is_left_out():
     """Those of packets and of containers are struck in tests/containers."""
-    assert set(CASES) == {name for name, kind in KINDS.items() if kind.of not in (PACKETS, CONTAINER)}
+    assert set(CASES) == {name for name, kind in kinds().items() if kind.of not in (PACKETS, CONTAINER)}
     assert {case.update for case in CASES.values()} == {"sync", "async"}
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.psconform_needs(KINDS[kind].part) if KINDS[kind].part else ())
+        pytest.param(kind, marks=pytest.mark.psconform_needs(kinds()[kind].part) if kinds()[kind].part else ())
         for kind in CASES
     ],
 )

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.fault import Fault
-from psconform.faults.kinds import ENDING, KINDS
+from psconform.faults.kinds import CONTAINER, DISK, PACKETS, drawn_kinds, kinds
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan import load_plan, parse_plan, plan_text
-from psconform.faults.random_plan import DRAWN, MOST, drawn_plan
+from psconform.faults.random_plan import MOST, drawn_plan
 from psconform.faults.short import parse_faults
 from psconform.faults.when import When
-from psconform.faults.words import CONTAINER, DISK, PACKETS
 from psconform.layout import Layout, Link, Task
 from psconform.runner.plan import make_plan
 
@@ -73,7 +72,7 @@ def test_damage_needs_no_more_than_a_moment():
     assert parsed(plan_text([flip])) == (flip,)
 
 
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.mounts])
+@pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if kind.mounts])
 @pytest.mark.parametrize("end", [{"until": 35}, {"for_": "2s"}, {"until": "worker:1@35"}])
 def test_a_fault_of_the_disk_that_lasts_takes_neither_task_nor_links(kind, end):
     (fault,) = parsed(entry(kind=kind, at=30, **end))
@@ -227,10 +226,10 @@ def test_the_same_plan_in_another_process():
 
 def test_every_kind_is_drawn_and_only_those_asked_for():
     drawn = {f.kind for seed in range(200) for f in drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed)}
-    assert drawn == set(DRAWN)
-    disk = {name for name, kind in KINDS.items() if kind.of == DISK}
-    boxed = {name for name, kind in KINDS.items() if kind.of in (CONTAINER, PACKETS)}
-    assert set(KINDS) - drawn == {"slow-close", "clock", "out-of-data", "poison"} | disk | boxed
+    assert drawn == set(drawn_kinds())
+    disk = {name for name, kind in kinds().items() if kind.of == DISK}
+    boxed = {name for name, kind in kinds().items() if kind.of in (CONTAINER, PACKETS)}
+    assert set(kinds()) - drawn == {"slow-close", "clock", "out-of-data", "poison"} | disk | boxed
     plans = (drawn_plan("random", layout=LAYOUT, steps=STEPS, seed=seed, containers=True) for seed in range(400))
     assert {fault.kind for plan in plans for fault in plan} == drawn | boxed - {"dns"}
     some = {f.kind for seed in range(50) for f in drawn_plan("random:stall,kill", layout=LAYOUT, steps=9, seed=seed)}
@@ -335,7 +334,7 @@ def test_connections_are_not_to_end_where_another_fault_may_leave_none(layout):
     cluster, ended = Layout(ps=2, workers=3, update=layout), 0
     for seed in range(300):
         plan = drawn_plan("random", layout=cluster, steps=60, seed=seed)
-        ending = [fault for fault in plan if fault.kind in ENDING]
+        ending = [fault for fault in plan if kinds()[fault.kind].effect == "ends"]
         ended += bool(ending)
         for fault, other in ((fault, other) for fault in ending for other in plan if other is not fault):
             ends = {task for link in fault.links for task in (link.source, link.destination)}
@@ -358,8 +357,8 @@ def test_a_plan_has_what_shows_most_in_it(update):
         assert ends == {"ps", "worker"}
         assert any(fault.kind == "stall" for fault in plan)
         sent = [fault for fault in plan if fault.when.phase == "sent"]
-        assert all(fault.kind in ENDING for fault in sent)
-        whole += bool(sent) and any(fault.kind in ENDING and fault not in sent for fault in plan)
+        assert all(kinds()[fault.kind].effect == "ends" for fault in sent)
+        whole += bool(sent) and any(kinds()[fault.kind].effect == "ends" and fault not in sent for fault in plan)
     assert whole > 170
 
 

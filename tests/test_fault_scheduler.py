@@ -11,8 +11,8 @@ import pytest
 
 from psconform.errors import PsconformError
 from psconform.faults.control import Control
-from psconform.faults.injectors import Ends, Stops
 from psconform.faults.plan import parse_plan
+from psconform.faults.process_faults import Ends, Stops
 from psconform.faults.short import parse_faults
 from psconform.history.build import _faults as faults_of
 from psconform.history.reader import read_events
@@ -22,6 +22,7 @@ from psconform.layout import Command, Layout, Task
 from psconform.probe import EventLog
 from psconform.runner.fault_scheduler import STANDSTILL_S, FaultScheduler, State
 
+from .scenes import injector_of
 from .test_interrupt import until
 
 pytestmark = pytest.mark.engine
@@ -239,7 +240,7 @@ def test_who_ends_only_once_all_is_done_or_by_another_signal_has_not_heeded_sigt
     (fault,) = parse_plan(text, place="plan", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
-        ends = Ends(fault, launcher, done=lambda: done)
+        ends = injector_of(fault, processes=launcher, done=lambda task: done)
         scheduler = FaultScheduler({fault: ends}, control, log, restart=lambda _: None)
         deadline = time.monotonic() + LONG_S
         while not scheduler.pending:

@@ -27,7 +27,7 @@ def pair(ours, theirs, *, defect=""):
 
 
 def test_everything_is_run_both_ways_and_can_be(monkeypatch, tmp_path):
-    monkeypatch.setattr("psconform.faults.mount.lacks", lambda: "")  # nothing is run
+    monkeypatch.setattr("psconform.faults.disk_faults.lacks", lambda: "")  # nothing is run
     cases = benchmark.cases_of(1)
     assert len({case.key for case in cases}) == len(cases)
     assert {(case.defect, case.update) for case in cases if case.defect} == {

@@ -14,7 +14,8 @@ from psconform.checks.leaving import leaves_as_declared
 from psconform.errors import BadInput, Malformed
 from psconform.faults.short import parse_faults
 from psconform.history.manifest import Workload
-from psconform.history.told import Absence, Mark, Struck
+from psconform.history.reasons import TaskFailed
+from psconform.history.told import Absence, Harm, Mark, Struck
 from psconform.layout import UPDATES, Layout, Task
 from psconform.probe import UNIT
 from psconform.report.text import explain
@@ -27,7 +28,7 @@ from .test_checks_recovery import statuses, violated, witness
 
 STEPS, T = 40, 2.0
 LEAVER = Task("worker", 1)
-KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "")
+KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "", harm=Harm.ENDS)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_nobody_owes_training_where_a_ps_is_gone_for_good(healthy):
     lost = replace(KILLED, of="ps:0")
     stalled = dropping(healthy, ended="stalled", faults=(KILLED, lost))
     assert leaves_as_declared(stalled).reason == f"{lost.what} was not healed, so nobody owes progress"
-    ended = dropping(healthy, ended="finished", faults=(KILLED, lost), failed=("worker:0 failed with status 1",))
+    ended = dropping(healthy, ended="finished", faults=(KILLED, lost), failed=(TaskFailed("worker:0", 1),))
     assert leaves_as_declared(ended).status == "unknown"
     if healthy.layout.update == "async":  # in sync each round tells
         assert leaves_as_declared(replace(ended, faults=(KILLED,), failed=())).status == "violated"

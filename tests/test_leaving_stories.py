@@ -10,6 +10,7 @@ import pytest
 from psconform.checks.leaving import leaves_as_declared
 from psconform.checks.straggler import waits_for_slowest
 from psconform.claims import DEFAULTS
+from psconform.faults.kinds import kinds
 from psconform.history.told import Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
@@ -244,7 +245,7 @@ def test_who_is_held_up_by_a_fault_once_back_need_not_be_in_a_round(out_for_good
     history = out_for_good.history
     came = next(mark.at for mark in history.marks if mark.kind == "resume" and str(mark.task) == "worker:1")
     last = history.absences[-1].at
-    fault = Struck(kind, of, "5", "seen", "healed", on_ns=came + 1, off_ns=last)
+    fault = Struck(kind, of, "5", "seen", "healed", on_ns=came + 1, off_ns=last, harm=kinds()[kind].harm)
     assert leaves_as_declared(replace(history, faults=(*history.faults, fault))).status == status
     before = replace(fault, on_ns=came - 2, off_ns=came - 1)
     assert leaves_as_declared(replace(history, faults=(*history.faults, before))).status == "violated"

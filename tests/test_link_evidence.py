@@ -15,11 +15,11 @@ from psconform.faults import network
 from psconform.faults.closing import ClosesLate
 from psconform.faults.held import HeldBack
 from psconform.faults.links import HOUR_MS, Links
-from psconform.faults.network import Disturbs
 from psconform.faults.plan import parse_plan
 from psconform.layout import Layout, Link
 
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
+from .scenes import injector_of
 from .test_interrupt import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.psconform_needs("toxiproxy")]
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.psconform_needs("toxiproxy")]
 def disturbs(links, text):
     """What brings about the one fault of a plan."""
     (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    return Disturbs(fault, links, seed=0, life=lambda task: 0)
+    return injector_of(fault, proxies=links)
 
 
 def test_bytes_with_a_jitter_are_never_early(pair):

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from psconform.errors import PsconformError
-from psconform.faults import mount
-from psconform.faults.disk import newest_checkpoint
+from psconform.faults import disk_faults
+from psconform.faults.checkpoint_faults import newest_checkpoint
+from psconform.faults.disk_faults import Breaks
 from psconform.faults.fault import FOLDER, Fault
-from psconform.faults.kinds import KINDS, check_available, usual_amounts
-from psconform.faults.mount import Breaks
+from psconform.faults.kinds import check_available, kinds
 from psconform.faults.when import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
@@ -32,7 +32,7 @@ from .waits import HANG_S, only_one_cleans, until
 
 pytestmark = pytest.mark.engine
 
-LASTING = [name for name, kind in KINDS.items() if kind.mounts]
+LASTING = [name for name, kind in kinds().items() if kind.mounts]
 TASK = {OWNER: owner_mark()}
 """What makes a process one of the target's."""
 
@@ -80,7 +80,7 @@ else:
 
 
 def breaks(kind, disk, said=()):
-    return Breaks(Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said or usual_amounts(kind)), disk)
+    return Breaks(Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said or kinds()[kind].usual), disk)
 
 
 EVERYTHING = """
@@ -368,10 +368,10 @@ def test_clean_finds_what_a_killed_keeper_has_left(folder):
 @pytest.mark.parametrize("kind", LASTING)
 def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
     (tmp_path / "device").touch()
-    monkeypatch.setattr(mount, "library", lambda: "libfuse3.so.3")
-    monkeypatch.setattr(mount, "DEVICE", tmp_path / "device")
-    monkeypatch.setattr(mount, "leave", lambda: "")
-    assert KINDS[kind].lacks == ""
+    monkeypatch.setattr(disk_faults, "library", lambda: "libfuse3.so.3")
+    monkeypatch.setattr(disk_faults, "DEVICE", tmp_path / "device")
+    monkeypatch.setattr(disk_faults, "leave", lambda: "")
+    assert kinds()[kind].lacks == ""
     check_available([kind], proxies=False)
     for name, broken, said in (
         ("library", lambda: "", "libfuse (Debian: apt-get install fuse3)"),
@@ -379,8 +379,8 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
         ("leave", lambda: "fusermount3", "fusermount3"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(mount, name, broken)
-            assert said in KINDS[kind].lacks
+            patch.setattr(disk_faults, name, broken)
+            assert said in kinds()[kind].lacks
             with pytest.raises(PsconformError, match="faults of the disk that last need ") as error:
                 check_available([kind], proxies=False)
             assert said in str(error.value)
@@ -400,14 +400,14 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
 def test_who_may_mount(monkeypatch, tmp_path, user, capabilities, kept, mode, said):
     status, program = tmp_path / "status", tmp_path / "fusermount3"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nNoNewPrivs:\t{kept}\n")
-    monkeypatch.setattr(mount, "STATUS", status)
-    monkeypatch.setattr(mount.os, "geteuid", lambda: user)
+    monkeypatch.setattr(disk_faults, "STATUS", status)
+    monkeypatch.setattr(disk_faults.os, "geteuid", lambda: user)
     monkeypatch.setenv("PATH", str(tmp_path))
     if mode is not None:
         program.touch()
         program.chmod(mode)
-    assert mount.leave().startswith(said)
-    assert bool(mount.leave()) == bool(said)
+    assert disk_faults.leave().startswith(said)
+    assert bool(disk_faults.leave()) == bool(said)
 
 
 def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
@@ -427,8 +427,8 @@ def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
 def test_doctor_and_the_list_say_what_is_there():
     words = [sys.executable, "-m", "psconform.cli", "doctor", "--json"]
     (fuse,) = (part for part in json.loads(subprocess.check_output(words)) if part["name"] == "fuse")
-    assert fuse["found"] == (mount.lacks() == "")
+    assert fuse["found"] == (disk_faults.lacks() == "")
     assert ("libfuse" in fuse["version"], fuse["advice"]) == (
         fuse["found"],
-        f"needs {mount.lacks()}" * bool(mount.lacks()),
+        f"needs {disk_faults.lacks()}" * bool(disk_faults.lacks()),
     )

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from psconform.errors import BadInput, PsconformError
-from psconform.faults.fault import PACKETS as PACKETS_OF_LINKS
-from psconform.faults.kinds import KINDS
-from psconform.faults.packets import Packets, Rate
+from psconform.faults.container_faults import Rate
 from psconform.faults.plan import parse_plan, plan_text
 from psconform.faults.wires import Wires
-from psconform.faults.words import PACKETS
 from psconform.layout import Link
 from psconform.runner.plan import make_plan
 
 from .pods import ADDRESSES, LAYOUT, PROXIES, SERVER, WORKER, Pods, Proxied, fault_of, wires
+from .scenes import injector_of
 
 
 def test_between_tasks_a_direction_is_what_the_source_sends_to_that_address():
@@ -32,7 +30,7 @@ def test_behind_proxies_it_is_two_ports_wherever_they_leave():
 def test_packets_count_while_it_lasts_and_pass_when_it_is_healed(kind):
     pods = Pods()
     fault = fault_of(kind, "worker:1<->ps:0", 'for = "1s"')
-    strike = Packets(fault, wires(pods), number=3, seed=7)
+    strike = injector_of(fault, network=wires(pods), numbers={fault: 3}, seed=7)
     assert strike.refused() == ""
     strike.inject()
     assert {task: list(rules) for task, rules in pods.rules.items()} == {
@@ -62,11 +60,8 @@ def test_packets_count_while_it_lasts_and_pass_when_it_is_healed(kind):
 
 def test_who_has_moved_is_struck_where_it_is_now():
     pods, addresses = Pods(), dict(ADDRESSES)
-    strike = Packets(
-        fault_of("drop", "worker:1->ps:0", 'for = "1s"'),
-        Wires(pods.ask, addresses.__getitem__, None, PROXIES),
-        number=0,
-        seed=0,
+    strike = injector_of(
+        fault_of("drop", "worker:1->ps:0", 'for = "1s"'), network=Wires(pods.ask, addresses.__getitem__, None, PROXIES)
     )
     strike.inject()
     pods.packets[WORKER] = {"drop-0-0": 4, "drop-0-1": 2, "drop-0-2": 1}
@@ -90,11 +85,8 @@ def test_a_rule_whose_answer_is_late_when_somebody_moves_is_taken_away_with_the_
             raise PsconformError("its helper does not answer")
         return answer
 
-    strike = Packets(
-        fault_of("drop", "worker:1->ps:0", 'for = "1s"'),
-        Wires(late, addresses.__getitem__, None, PROXIES),
-        number=0,
-        seed=0,
+    strike = injector_of(
+        fault_of("drop", "worker:1->ps:0", 'for = "1s"'), network=Wires(late, addresses.__getitem__, None, PROXIES)
     )
     strike.inject()
     addresses[SERVER] = "10.0.0.77:2222"
@@ -107,7 +99,7 @@ def test_a_rule_whose_answer_is_late_when_somebody_moves_is_taken_away_with_the_
 
 def test_where_no_packet_comes_it_is_gone_when_its_rules_are():
     pods = Pods()
-    strike = Packets(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), wires(pods), number=0, seed=0)
+    strike = injector_of(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), network=wires(pods))
     strike.inject()
     strike.heal()
     assert strike.gone() == "its rules are gone, no packet came since"
@@ -116,7 +108,7 @@ def test_where_no_packet_comes_it_is_gone_when_its_rules_are():
 
 def test_a_rule_that_is_still_there_is_not_gone():
     pods = Pods()
-    strike = Packets(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), wires(pods), number=0, seed=0)
+    strike = injector_of(fault_of("drop", "worker:1->ps:0", 'for = "1s"'), network=wires(pods))
     strike.inject()
     assert strike.gone() == ""
 
@@ -153,7 +145,3 @@ def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
     with pytest.raises(BadInput, match=r"drop worker:1->ps:0@20\+2s.*|is of containers: give --launcher docker"):
         make_plan("reference", out=tmp_path, faults=text)
     assert make_plan("reference", out=tmp_path, faults=text, launcher="docker").containers is not None
-
-
-def test_the_kinds_that_need_no_proxies_are_those_of_packets():
-    assert set(PACKETS_OF_LINKS) == {name for name, kind in KINDS.items() if kind.of == PACKETS}

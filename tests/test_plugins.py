@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from .recorded_runs import RECORDED, unpack
 
 pytestmark = pytest.mark.engine
+SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 
 CHECK = '''
 """Nobody pushes step 3."""
@@ -30,6 +32,46 @@ def no_third_step(history):
     pushed = [str(worker) for worker in history.workers if np.any(worker.pushes.step == 3)]
     return violated(f"{name} pushed step 3" for name in pushed) if pushed else valid("no third step")
 '''
+FAULT = '''
+"""A task that is stopped, by a signal that it cannot see."""
+
+import os
+import signal
+
+from psconform.faults.injectors import Injector
+from psconform.faults.kinds import PROCESS, Amount, Kind, register
+
+
+class Hiccup(Injector):
+    def __init__(self, fault, scene):
+        self._task, self._processes = fault.task, scene.processes
+
+    def inject(self):
+        self._processes.signal(self._task, signal.SIGSTOP)
+
+    def evidence(self):
+        return "it has the hiccups" if self._processes.state(self._task) == "T" else ""
+
+    def heal(self):
+        self._processes.signal(self._task, signal.SIGCONT)
+
+    def healed(self):
+        return "" if self._processes.state(self._task) == "T" else "they are gone"
+
+
+register(
+    Kind(
+        name="hiccup",
+        of=PROCESS,
+        about="it stops for a moment",
+        evidence="it is stopped",
+        injector=Hiccup,
+        lasts=True,
+        amounts={"loud": Amount("decibels", 40, 0, 100, drawn=(50,))},
+        needs=lambda: os.environ.get("NO_AIR", ""),
+    )
+)
+'''
 TWICE = CHECK.replace('"X1"', '"S1"')
 
 
@@ -45,11 +87,11 @@ def added(tmp_path):
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n", encoding="utf-8")
         (metadata / "entry_points.txt").write_text(f"[{group}]\nextra = {value}\n", encoding="utf-8")
 
-    def psconform(*arguments):
+    def psconform(*arguments, **more):
         path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "psconform", *arguments]
         return subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+            command, env={**os.environ, "PYTHONPATH": path, **more}, capture_output=True, text=True, check=False
         )
 
     return write, psconform
@@ -84,3 +126,38 @@ def test_a_check_that_cannot_be_loaded_is_named(added, text, value, says):
     assert "entry point extra of psconform.checks: cannot be loaded: " in listed.stderr
     assert says in listed.stderr
     assert "Traceback" not in listed.stderr
+
+
+PLAN = """
+[[fault]]
+kind = "hiccup"
+task = "worker:1"
+at = 8
+for = "200ms"
+"""
+
+
+def test_a_kind_of_fault_is_listed_parsed_injected_and_heals(added, tmp_path):
+    write, psconform = added
+    write(FAULT, "psconform.faults")
+    assert "it stops for a moment" in psconform("list", "faults", "--json").stdout
+    (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
+    job = ["run", str(SOCKETS), "--layout", "ps=1,worker=2", "--steps", "20"]
+    run = psconform(*job, "--faults", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "run"))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "fault: hiccup worker:1 at 8: it has the hiccups, then they are gone" in run.stdout
+    bad = psconform(*job, "--faults", PLAN + "loud = 101")
+    assert (bad.returncode, "loud: must be between 0 and 100, got 101" in bad.stderr) == (3, True)
+    lacks = psconform(*job, "--faults", PLAN, NO_AIR="air")
+    assert lacks.returncode > 2
+    assert "fault hiccup needs air" in lacks.stderr
+
+
+def test_it_is_drawn(added, tmp_path):
+    write, psconform = added
+    write(FAULT, "psconform.faults")
+    job = ["run", str(SOCKETS), "--layout", "ps=1,worker=2", "--steps", "40", "--out", str(tmp_path / "run")]
+    run = psconform(*job, "--faults", "random:hiccup", "--seed", "3")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert 'kind = "hiccup"' in (tmp_path / "run" / "faults.toml").read_text(encoding="utf-8")
+    assert "it has the hiccups" in run.stdout

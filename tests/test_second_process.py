@@ -11,7 +11,7 @@ import pytest
 from psconform import judge
 from psconform.api import check
 from psconform.faults.plan import parse_plan
-from psconform.faults.second import Twice
+from psconform.faults.process_faults import Twice
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
 from psconform.runner.session import Session

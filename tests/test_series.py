@@ -59,7 +59,7 @@ def test_everything_is_drawn_at_some_time(update):
     ("name", "update"), [(n, update) for n, defect in DEFECTS.items() for update in defect.updates]
 )
 def test_a_defect_gets_what_it_needs(monkeypatch, tmp_path, name, update):
-    monkeypatch.setattr("psconform.faults.mount.lacks", lambda: "")  # nothing is run
+    monkeypatch.setattr("psconform.faults.disk_faults.lacks", lambda: "")  # nothing is run
     plans = make_plans(
         "reference", out=tmp_path, repeat=40, random_layouts=True, update=update, defect=name, **DEFECTS[name].options
     )

@@ -14,9 +14,8 @@ import pytest
 
 from psconform import judge
 from psconform.errors import BadInput
-from psconform.faults.kinds import ENDING
+from psconform.faults.kinds import kinds
 from psconform.faults.links import Links
-from psconform.faults.network import Disturbs
 from psconform.faults.partitions import EVERYBODY, of_listener
 from psconform.faults.plan import parse_plan
 from psconform.launchers.local import LocalLauncher
@@ -25,6 +24,8 @@ from psconform.plugin import need
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
+
+from .scenes import injector_of
 
 TARGET = str(Path(__file__).parent / "socket_ps" / "target_shared.toml")
 PS, OTHER, WORKERS = Task("ps", 0), Task("ps", 1), (Task("worker", 0), Task("worker", 1))
@@ -177,7 +178,12 @@ def eventually(what):
     ("kind", "links"),
     [
         ("refuse", "deaf ps:0"),
-        *((k, f"{n} ps:0") for k in ENDING if k != "refuse" for n in ("deaf", "mute", "isolate")),
+        *(
+            (k, f"{n} ps:0")
+            for k, kind in kinds().items()
+            if kind.effect == "ends" and not kind.one_way
+            for n in ("deaf", "mute", "isolate")
+        ),
     ],
 )
 def test_connections_of_everybody_end(cluster, connect, kind, links):
@@ -185,7 +191,7 @@ def test_connections_of_everybody_end(cluster, connect, kind, links):
     (fault,) = parse_plan(plan_of(kind, links, **amounts), place="here", layout=LAYOUT, steps=10)
     clients = [connect(worker) for worker in WORKERS]
     assert all(map(talk, clients))
-    struck = Disturbs(fault, cluster, seed=0, life=lambda task: 0)
+    struck = injector_of(fault, proxies=cluster)
     struck.inject()
     assert not any(map(talk, clients))
     assert eventually(struck.evidence) == "2 connection(s) ended"
@@ -200,7 +206,7 @@ def test_a_death_among_the_diallers_is_not_taken_for_the_fault(cluster, connect)
     lives = {PS: 0, WORKERS[0]: 0, WORKERS[1]: None}
     client = connect(WORKERS[0])
     assert talk(client)
-    struck = Disturbs(fault, cluster, seed=0, life=lives.get)
+    struck = injector_of(fault, proxies=cluster, life=lives.get)
     struck.inject()
     assert not talk(client)
     assert not struck.evidence()

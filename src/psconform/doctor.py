@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .errors import PsconformError
-from .faults import faketime, mount
+from .faults import disk_faults, faketime
 from .faults.kinds import check_available
 from .faults.server import find, need, ways
 from .launchers.engine import engine, told
@@ -87,8 +87,8 @@ def _package(name: str, purpose: str, *, extra: str, shown: str = "") -> Finding
 
 def _fuse() -> Finding:
     purpose = "faults of the disk that last (full, read-only, unreadable, slow-disk)"
-    lacks = mount.lacks()
-    version = "" if lacks else f"mfusepy {metadata.version('mfusepy')}, {mount.library()}"
+    lacks = disk_faults.lacks()
+    version = "" if lacks else f"mfusepy {metadata.version('mfusepy')}, {disk_faults.library()}"
     return Finding("fuse", not lacks, version, purpose, f"needs {lacks}" if lacks else "")
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from psconform.api import check
-from psconform.faults.kinds import usual_amounts
+from psconform.faults.kinds import kinds
 from psconform.launchers.engine import engine
 from psconform.runner.session import Session
 
@@ -106,7 +106,7 @@ def of_links():
     """Each kind on the links of worker:1, one after the other; what closes slowly shows when it is killed."""
     parts = [
         f'{{kind = "{kind}", links = "isolate worker:1", at = {step}, for = "{5 if kind == "slow-close" else 0.5}s"'
-        + "".join(f", {name} = {amount}" for name, amount in usual_amounts(kind))
+        + "".join(f", {name} = {amount}" for name, amount in kinds()[kind].usual)
         + "}"
         for kind, step in OF_LINKS
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..history.model import History, Worker
-from ..history.told import OVER, Absence, Mark
+from ..history.told import Absence, Harm, Mark
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import ALL, check
 from .witness import at_most
@@ -16,8 +16,8 @@ from .witness import at_most
 EARLY = 0.9
 """Share of ``--drop-after`` below which a worker was not waited for: a clock is read a moment before or after."""
 TASK = re.compile(r"(?:ps|worker):\d+")
-HARMLESS = (*OVER, "twice", "clock", "latency", "bandwidth", "slice")
-"""Kinds of faults that keep nobody away."""
+HARMLESS = (Harm.DOUBLES, Harm.SLOWS, Harm.NONE)
+"""What keeps no worker away."""
 RECONNECTS_S = 6.0
 """So long after a fault has been healed a worker may still be on its way: a call that is lost is given up after 5 s."""
 BEHIND = 20
@@ -207,7 +207,7 @@ def _held(history: History, worker: Worker, came: int, *, shown: list[int]) -> I
     for fault in history.faults:
         struck = TASK.findall(fault.of)
         others = str(worker) not in struck and any(task.startswith("worker:") for task in struck)
-        if others or fault.kind in HARMLESS or fault.file or (fault.healed and fault.off_ns <= came):
+        if others or fault.harm in HARMLESS or fault.file or (fault.healed and fault.off_ns <= came):
             continue
         until = fault.off_ns + RECONNECTS_S * 1e9 if fault.healed else np.inf
         later = alive[alive > fault.off_ns] if fault.healed else alive[:0]

@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import Ints
 from ..history.model import History
 from ..history.reasons import TaskFailed
-from ..history.told import OVER, Struck
+from ..history.told import Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import ALL, check
 
@@ -106,7 +106,7 @@ def windowed_budgets(history: History) -> Verdict:
     the first of a kind, is L1's alone. So is a worker that had failed before the last fault; if it did so after an
     update since the last but one, this is unknown.
     """
-    faults = sorted((f for f in history.faults if f.on_ns and f.kind not in OVER), key=lambda fault: fault.on_ns)
+    faults = sorted((f for f in history.faults if f.on_ns and f.outage), key=lambda fault: fault.on_ns)
     alike: dict[tuple[str, str], list[Struck]] = {}
     for fault in faults:
         alike.setdefault((fault.kind, fault.of), []).append(fault)

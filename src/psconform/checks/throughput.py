@@ -8,7 +8,6 @@ import numpy as np
 
 from ..history.columns import Ints
 from ..history.model import OK, History, Worker
-from ..history.told import OVER
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import ALL, check
 
@@ -66,7 +65,7 @@ def throughput_back(history: History) -> Verdict:
     one, and 20 from T2 after the last; no bound on staleness, which lets workers be faster at first. Else it is not
     judged; a worker of which that does not hold is left out.
     """
-    faults = [fault for fault in history.faults if fault.on_ns and fault.kind not in OVER]
+    faults = [fault for fault in history.faults if fault.on_ns and fault.outage]
     if not faults:
         return not_judged("needs a fault: --kill, --stop or --faults")
     if history.lasting:

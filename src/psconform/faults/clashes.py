@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from ..history.told import Harm
 from ..layout import Layout, Task
 from .fault import Fault
-from .kinds import ENDING, HELD, KINDS, PASSED
+from .kinds import PACKETS, Kind, kinds
 from .when import SENT
-from .words import PACKETS
 
-LOOP, TWICE, MOVES = "crash-loop", "twice", "new-address"
 APART = 3
 """Steps between two faults that must not overlap."""
-KEEPS = ("late", "throttle", TWICE)
-"""Faults of a process that has its connections all the same, at any time at which others strike."""
 
 
 def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
@@ -25,14 +22,15 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     """
     if fault.task is not None and fault.task == other.task:
         return True
-    if KINDS[fault.kind].of == KINDS[other.kind].of == PACKETS and set(fault.links) & set(other.links):
+    kind, others = kinds()[fault.kind], kinds()[other.kind]
+    if kind.of == others.of == PACKETS and set(fault.links) & set(other.links):
         return True  # what one has let through the other never sees
     if _half_open(fault, other) or _half_open(other, fault):
         return True
     if shows and _undone(fault, other, layout=layout, shows=shows):
         return True
     begins, strikes = fault.when.step, other.when.step
-    gone = skips(layout) and ends_worker(fault.kind, fault.task) and other.kind not in KEEPS
+    gone = skips(layout) and ends_worker(kind, fault.task) and not others.keeps_connections
     if gone and begins is not None and strikes is not None and abs(strikes - begins) < APART:
         return True  # whoever is held up goes on without nobody
     ends = _ends(fault)
@@ -40,7 +38,7 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     if fault.when.phase == SENT:  # to all ps
         touched = other.task is not None and (other.task.job == "ps" or other.task in ends)
         touched = touched or bool(ends & _ends(other))
-    return fault.kind in ENDING and touched and not _apart(fault, other, layout=layout)
+    return kind.effect == "ends" and touched and not _apart(fault, other, layout=layout)
 
 
 def _half_open(fault: Fault, other: Fault) -> bool:
@@ -48,8 +46,8 @@ def _half_open(fault: Fault, other: Fault) -> bool:
 
     They go on sending to it, and wait for answers, for longer than anybody calls no hang (docs/faults.md).
     """
-    touched = KINDS[other.kind].of == PACKETS and fault.task in _ends(other)
-    return fault.kind == MOVES and (touched or other.kind == "disconnect")
+    silences = kinds()[other.kind].silences and (other.task is not None or fault.task in _ends(other))
+    return kinds()[fault.kind].moves and silences
 
 
 def _undone(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
@@ -58,15 +56,16 @@ def _undone(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     Or connections of that second process end: it need not be one that dials again. A second process does not live
     through the loss of a ps, and what it did is taken back, however much later that is.
     """
-    twice, begins, strikes = fault.kind == TWICE, fault.when.step, other.when.step
-    if KINDS[other.kind].restarts and str(other.task).startswith("ps:"):
+    kind, others = kinds()[fault.kind], kinds()[other.kind]
+    twice, begins, strikes = kind.harm is Harm.DOUBLES, fault.when.step, other.when.step
+    if others.restarts and str(other.task).startswith("ps:"):
         if twice and strikes is not None:
             return begins is None or begins - APART < strikes
-        if begins is None or strikes is None or KINDS[fault.kind].evidence != HELD:
+        if begins is None or strikes is None or kind.effect != "holds":
             return False  # nobody knows when; or it shows at once
         over = fault.until.step if fault.until and fault.until.step is not None else begins
-        return (other.kind == LOOP or begins - APART < strikes) and strikes < over + shows
-    if not twice or other.kind not in ENDING or begins is None or strikes is None:
+        return (others.repeats or begins - APART < strikes) and strikes < over + shows
+    if not twice or others.effect != "ends" or begins is None or strikes is None:
         return False
     needs = {fault.task, *(task for task in layout.tasks if task.job == "ps")}
     ended = any({link.source, link.destination} <= needs for link in other.links)
@@ -88,24 +87,25 @@ def _apart(one: Fault, other: Fault, *, layout: Layout) -> bool:
     struck = [other.task] if other.task is not None else []
     needed = [str(task) == one.where or task.job == "ps" for task in struck]
     needed += [one.where in (str(link.source), str(link.destination)) for link in other.links]
-    if other.kind in KEEPS:
-        return other.kind != "late" or waits or all(needed)
-    if one.kind == "reset" and KINDS[other.kind].evidence == PASSED and set(one.links) & set(other.links):
-        return False  # Toxiproxy 2.12 hangs if a toxic is removed before one that is about to end a connection (#558)
+    kind, others = kinds()[one.kind], kinds()[other.kind]
+    if others.keeps_connections:
+        return not others.first or waits or all(needed)
+    if others.effect in kind.excludes and set(one.links) & set(other.links):
+        return False
     begin, end, others_begin, others_end = one.when.step, one.until, other.when.step, other.until
     if begin is None or others_begin is None:
         return False  # nobody knows when it strikes
     last, others_last = (until.step if until and until.step is not None else 0 for until in (end, others_end))
     after, before = begin - max(others_begin, others_last), others_begin - max(begin, last)
-    if other.kind == LOOP:
+    if others.repeats:
         after = 0  # nobody knows when it strikes for the last time
     alone = one.where == other.where != "worker" and all(needed)
     return (waits or alone) and max(after, before) >= APART
 
 
-def ends_worker(kind: str, task: Task | None) -> bool:
+def ends_worker(kind: Kind, task: Task | None) -> bool:
     """It takes a worker away."""
-    return KINDS[kind].restarts and task is not None and task.job == "worker"
+    return kind.restarts and task is not None and task.job == "worker"
 
 
 def skips(layout: Layout) -> bool:

@@ -8,29 +8,19 @@ from dataclasses import dataclass, field, replace
 from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
+from .kinds import NETWORK, kinds
 from .when import SENT, When
 
-SHORT = ("kill", "stop", "poison")
-"""Kinds that have an option of their own."""
-OUT_OF_DATA = "out-of-data"
-GIVEN = ("poison", OUT_OF_DATA)
-"""Kinds that psconform does not strike: the probe knows of them from spec.json."""
-PACKETS = ("drop", "loss", "delay", "duplicate", "reorder", "corrupt")
-"""Kinds of links that strike their packets, so they need no proxies."""
 NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
 """What faults of the disk are of: those that damage a file, and those that last."""
-POISONS = ("nan", "inf")
-"""What a poisoned gradient is full of."""
-ASKED = ("clock",)
-"""Kinds of which only the probe of the worker that is struck can tell whether they are there: it is asked."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Fault:
-    """A fault of one task, or of some links between tasks. ``kinds.KINDS`` says what each kind does.
+    """A fault of one task, or of some links between tasks. ``kinds.kinds`` says what each kind does.
 
     Attributes:
-        kind: its name in ``kinds.KINDS``.
+        kind: the name of its kind.
         task: whom it strikes; None: links.
         region: of faults of the network, which links those are, as it was said: ``worker:1->ps:0``, ``halves``; of
             those of the disk ``NEWEST`` or ``FOLDER``.
@@ -57,7 +47,7 @@ class Fault:
     written: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
-        value = "" if self.value in ("", POISONS[0]) else f"={self.value}"
+        value = "" if self.value in ("", *kinds()[self.kind].values[:1]) else f"={self.value}"
         value += "".join(f" {name}={amount}" for name, amount in self.amounts)
         end = f"..{self.until}" if self.until else f"+{spell(self.lasts_s)}" if self.lasts_s is not None else ""
         return f"{self.of}@{self.when}{value}{end}"
@@ -70,7 +60,7 @@ class Fault:
     @property
     def option(self) -> str:
         """The option that says it."""
-        short = self.kind in SHORT and self.lasts_s is None
+        short = kinds()[self.kind].option and self.lasts_s is None
         return f"--{self.kind}" if short else "--faults"
 
     @property
@@ -81,12 +71,12 @@ class Fault:
     @property
     def outside(self) -> bool:
         """Psconform strikes it while the run goes on."""
-        return self.kind not in GIVEN
+        return kinds()[self.kind].injector is not None
 
     @property
     def proxied(self) -> bool:
         """It needs proxies between the tasks."""
-        return (bool(self.links) and self.kind not in PACKETS) or self.when.phase == SENT
+        return kinds()[self.kind].of == NETWORK or self.when.phase == SENT
 
     @property
     def heals(self) -> bool:
@@ -118,7 +108,7 @@ class Fault:
     @property
     def ends_where(self) -> str:
         """Who must get there for it to be healed; of one that is asked for it the same as for its beginning."""
-        usual = str(self.task) if self.kind in ASKED else "worker"
+        usual = str(self.task) if kinds()[self.kind].asked else "worker"
         return self.until.task or usual if self.until is not None else usual
 
     @property

@@ -1,47 +1,127 @@
-"""The kinds of faults: what each does, what shows it, what it takes, and what this machine lacks for it."""
+"""The kinds of faults: each is declared once, where it is defined, and all that knows of kinds follows from that.
+
+A kind is a `Kind` that is handed to `register`, by a module of this package or of another one that names it in its
+entry points. `kinds` finds them all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Literal
 
-from ..errors import PsconformError
-from . import faketime, mount
-from .container_kinds import ROWS
-from .words import CONTAINER, DATA, DISK, NETWORK, PACKETS, PROCESS, Amount
+from ..errors import BadInput, PsconformError
+from ..history.told import Harm
+
+if TYPE_CHECKING:
+    from .fault import Fault
+    from .injectors import Injector
+    from .scene import Scene
+
+ENTRY_POINTS = "psconform.faults"
+"""The group in which another package names a module, or an object in one, that registers kinds."""
+PROCESS, CONTAINER, NETWORK, PACKETS = "process", "container", "network", "packets"
+DISK, DATA = "disk", "data"
+OF = (PROCESS, NETWORK, DISK, DATA, PACKETS, CONTAINER)
+"""What faults can be of, in the order in which kinds are listed."""
+IN_CONTAINERS = "tasks in containers: --launcher docker"
 
 
 @dataclass(frozen=True)
+class Amount:
+    """A whole number that a kind takes.
+
+    Attributes:
+        about: what it counts.
+        usual: its value where none is given; None: it must be.
+        least, most: its bounds.
+        drawn: the values that random plans have.
+        zero: it may be 0.
+    """
+
+    about: str
+    usual: int | None
+    least: int
+    most: int
+    drawn: tuple[int, ...] = ()
+    zero: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of fault.
 
     Attributes:
-        of: what it breaks: a process, a container, the network, packets, the disk, data. That decides what it is said
-            of: a task, or links, or nothing more.
+        name: as plans have it.
+        of: what it breaks, one of `OF`. That decides what it is said of: a task, or links, or nothing more.
         about: what it does.
         evidence: what psconform must see, or the fault does not count.
+        injector: what injects, observes and heals one such fault; None: psconform does not, the probe knows of it from
+            spec.json.
         lasts: it is a state, and must be given an end; else it is over by itself.
-        restarts: who is struck is started again after a time.
+        restarts: the task that it ends is started again after a time.
+        again: why it must be started again, where it cannot be without.
         asked: it is of workers alone, and the probe of the one that is struck tells psconform of it.
+        first: it is there from the beginning, and at no other time.
         amounts: its parameters.
+        values: what its ``value`` may be, the usual one first.
+        option: it has an option of its own, ``--NAME``.
+        harm: what it does to training.
+        effect: what becomes of connections: they end, or what is sent is held back or passes through it.
+        keeps_connections: of a process: connections stay, so that other faults can be seen on them.
+        repeats: it is injected several times, the last time at a moment that no plan says.
+        moves: its task listens at another address afterwards.
+        silences: peers may not hear that a connection has ended.
+        one_way: it is of what one side of a link does, the side that dials.
+        shared: which partitions it can be of where all tasks share one cluster spec.
+        undoes: kinds of faults of the same task that would end with this one, or the other way round.
+        excludes: effects of other faults of the same links that must not end while this one lasts.
+        drawn: random plans have it.
+        outlasts: in random plans it often lasts for longer than a deadline.
+        hides: the share of a CPU that its amount ``percent`` leaves must be less than what a layout leaves.
+        needs: what this machine lacks for it, where that is more than what it breaks takes.
     """
 
+    name: str
     of: str
     about: str
     evidence: str
+    injector: Callable[[Fault, Scene], Injector] | None = None
     lasts: bool = False
     restarts: bool = False
+    again: str = ""
     asked: bool = False
+    first: bool = False
     amounts: Mapping[str, Amount] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
+    option: bool = False
+    harm: Harm = Harm.AWAY
+    effect: Literal["", "ends", "holds", "passes"] = ""
+    keeps_connections: bool = False
+    repeats: bool = False
+    moves: bool = False
+    silences: bool = False
+    one_way: bool = False
+    shared: tuple[str, ...] = ("isolate", "mute", "deaf")
+    undoes: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    drawn: bool = True
+    outlasts: bool = False
+    hides: bool = False
+    needs: Callable[[], str] | None = None
 
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
         if self.of in (CONTAINER, PACKETS):
             return IN_CONTAINERS
-        if self.asked:
-            return faketime.lacking()
-        return _network() if self.of == NETWORK else mount.lacks() if self.mounts else ""
+        if self.needs is not None:
+            return self.needs()
+        return _proxies() if self.of == NETWORK else ""
 
     @property
     def part(self) -> str:
@@ -53,120 +133,86 @@ class Kind:
         """It takes a file system over the folder for checkpoints."""
         return self.of == DISK and self.lasts
 
+    @property
+    def of_links(self) -> bool:
+        """It is of links between tasks."""
+        return self.of in (NETWORK, PACKETS)
 
-IN_CONTAINERS = "tasks in containers: --launcher docker"
-PASSED = "bytes of the target that passed through it"
-ENDED = "connections of the target that ended, with both tasks alive"
-HELD = "bytes that the target sent into it, and that are held back"
-LEFT_OPEN = "a connection of the target that is open though its other end has gone"
-REFUSED = "an operation of the target that failed with it"
-DAMAGED = "the file of the checkpoint has changed"
-KINDS: dict[str, Kind] = {
-    "kill": Kind(PROCESS, "SIGKILL", "the process ended by signal 9", restarts=True),
-    "term": Kind(PROCESS, "SIGTERM", "the process ended", restarts=True),
-    "crash-loop": Kind(
-        PROCESS,
-        "SIGKILL, again and again, each time some moments after it was started again",
-        "the process ended by signal 9, and was started again, once at least",
-        restarts=True,
-        amounts={
-            "times": Amount("SIGKILLs", 3, 2, 100),
-            "lives_ms": Amount("milliseconds from a start to the next SIGKILL", 300, 0, 60_000),
-        },
-    ),
-    "late": Kind(PROCESS, "started later than the others", "it was not there", lasts=True),
-    "stop": Kind(PROCESS, "SIGSTOP, then SIGCONT", "the process is in state T", lasts=True),
-    "throttle": Kind(
-        PROCESS,
-        "SIGSTOP and SIGCONT in turn, so that it has only some of its time",
-        "the process was seen stopped, and going on, twice at least",
-        lasts=True,
-        amounts={"percent": Amount("of the time that it has", 20, 20, 90)},
-    ),
-    "twice": Kind(
-        PROCESS,
-        "a second process of the task is started beside the first",
-        "both ran, and the second recorded something, or ended",
-    ),
-    "clock": Kind(
-        PROCESS,
-        "the wall clock of a worker jumps, and then jumps back",
-        "its probe told that its clock has jumped, and that it is right again",
-        lasts=True,
-        asked=True,
-        amounts={"jump_s": Amount("seconds ahead; negative: behind", 3600, -1_000_000_000, 1_000_000_000)},
-    ),
-    "stall": Kind(NETWORK, "holds all bytes back, and delivers them when it is healed", HELD, lasts=True),
-    "latency": Kind(
-        NETWORK,
-        "each byte arrives later",
-        PASSED,
-        lasts=True,
-        amounts={
-            "ms": Amount("milliseconds", 50, 1, 60_000),
-            "jitter_ms": Amount("up to so much more or less, drawn from the seed", 0, 0, 60_000),
-        },
-    ),
-    "bandwidth": Kind(
-        NETWORK,
-        "so many bytes a second on each connection",
-        PASSED,
-        lasts=True,
-        amounts={"kB_per_s": Amount("kilobytes a second", 100, 1, 1_000_000)},
-    ),
-    "slice": Kind(
-        NETWORK,
-        "bytes arrive in small pieces, a pause after each",
-        PASSED,
-        lasts=True,
-        amounts={
-            "bytes": Amount("in each piece", 64, 1, 10_000),
-            "delay_us": Amount("microseconds between two", 100, 0, 1_000_000),
-        },
-    ),
-    "refuse": Kind(NETWORK, "the source cannot connect, and what it has is ended", ENDED, lasts=True),
-    "reset": Kind(
-        NETWORK,
-        "connections end when something is sent",
-        ENDED,
-        lasts=True,
-        amounts={"after_ms": Amount("milliseconds until then", 0, 0, 60_000)},
-    ),
-    "cut": Kind(
-        NETWORK,
-        "connections end after so many bytes, in the middle of a push or of its acknowledgement",
-        ENDED,
-        lasts=True,
-        amounts={"bytes": Amount("that still pass on each connection", 1000, 0, 1_000_000_000)},
-    ),
-    "slow-close": Kind(
-        NETWORK,
-        "that the source has closed a connection reaches the destination later",
-        LEFT_OPEN,
-        lasts=True,
-        amounts={"ms": Amount("milliseconds", 2000, 1, 60_000)},
-    ),
-    "truncate": Kind(DISK, "the newest checkpoint loses its second half", DAMAGED),
-    "flip": Kind(DISK, "one bit of the newest checkpoint is turned over, drawn from the seed", DAMAGED),
-    "full": Kind(DISK, "no room: what would take some fails with ENOSPC", REFUSED, lasts=True),
-    "read-only": Kind(DISK, "whatever would change anything fails with EROFS", REFUSED, lasts=True),
-    "unreadable": Kind(DISK, "opening a file to read it, and reading, fail with EIO", REFUSED, lasts=True),
-    "slow-disk": Kind(
-        DISK,
-        "each read, write and fsync takes longer",
-        "an operation of the target that was delayed",
-        lasts=True,
-        amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
-    ),
-    "out-of-data": Kind(DATA, "a worker has no data from that step on", "its record ends with the push before"),
-    "poison": Kind(DATA, "a gradient full of NaN or Inf", "its probe gave it, and recorded that"),
-}
-KINDS |= {name: Kind(**row) for name, row in ROWS.items()}
-ENDING = tuple(name for name, kind in KINDS.items() if kind.evidence == ENDED)
-"""They end connections."""
+    @property
+    def in_containers(self) -> bool:
+        """Only tasks in containers can have it."""
+        return self.of in (CONTAINER, PACKETS)
+
+    @property
+    def usual(self) -> tuple[tuple[str, int], ...]:
+        """Its parameters where nothing else is said; of one that must be said, its least."""
+        return tuple((name, a.least if a.usual is None else a.usual) for name, a in self.amounts.items())
 
 
-def _network() -> str:
+_kinds: dict[str, Kind] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Make a kind known; returns it.
+
+    Raises:
+        ValueError: there is one of that name already.
+    """
+    if kind.name in _kinds:
+        raise ValueError(f"fault kind {kind.name} is declared already")
+    _kinds[kind.name] = kind
+    return kind
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """All kinds by name, those of other packages among them.
+
+    Raises:
+        BadInput: an entry point of another package cannot be loaded.
+    """
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if module.name.endswith("_faults"):
+            importlib.import_module(module.name)
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            point.load()
+        except Exception as error:
+            problem = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise BadInput(f"entry point {point.name} of {ENTRY_POINTS}", problem, value=point.value) from error
+    return {kind.name: kind for kind in sorted(_kinds.values(), key=lambda kind: OF.index(kind.of))}
+
+
+def drawn_kinds(*, containers: bool = False) -> tuple[str, ...]:
+    """What random plans have; in ``containers`` there is more.
+
+    A poison asks for something else than recovery, of a job whose only checkpoint is damaged none can be asked for, a
+    slow close (and an outage of DNS) shows only beside a fault that ends connections, and a clock that jumps needs a
+    worker that is started cold.
+    """
+    return tuple(name for name, kind in kinds().items() if kind.drawn and (containers or not kind.in_containers))
+
+
+def check_available(names: Iterable[str], *, proxies: bool) -> None:
+    """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
+    given = {name: kinds()[name] for name in sorted(set(names))}
+    for name, kind in given.items():
+        if kind.needs is not None and not kind.in_containers and (why := kind.needs()):
+            what = "faults of the disk that last need" if kind.mounts else f"fault {name} needs"
+            raise PsconformError(f"{what} {why}")
+    if not proxies and not any(kind.of == NETWORK for kind in given.values()):
+        return
+    try:
+        from . import toxiproxy  # noqa: F401
+        from .traffic import available
+    except ImportError as error:
+        raise PsconformError(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
+    if why := available():
+        raise PsconformError(f"network faults need to see the target's connections: {why}")
+
+
+def _proxies() -> str:
     try:
         from . import toxiproxy  # noqa: F401
         from .server import find
@@ -177,28 +223,3 @@ def _network() -> str:
     if search.found is None:
         return f"Toxiproxy ({search.why_not}); a run sets it up if it can, psconform doctor says how"
     return available()
-
-
-def usual_amounts(name: str) -> tuple[tuple[str, int], ...]:
-    """The parameters of a kind where nothing else is said; of one that must be said, its least."""
-    return tuple((key, a.least if a.usual is None else a.usual) for key, a in KINDS[name].amounts.items())
-
-
-def check_available(names: Iterable[str], *, proxies: bool) -> None:
-    """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
-    given = set(names)
-    for name in sorted(name for name in given if KINDS[name].asked):
-        if why := KINDS[name].lacks:
-            raise PsconformError(f"fault {name} needs {why}")
-    kinds = {KINDS[name].of: KINDS[name] for name in given if KINDS[name].of == NETWORK or KINDS[name].mounts}
-    if DISK in kinds and (why := kinds[DISK].lacks):
-        raise PsconformError(f"faults of the disk that last need {why}")
-    if NETWORK not in kinds and not proxies:
-        return
-    try:
-        from . import toxiproxy  # noqa: F401
-        from .traffic import available
-    except ImportError as error:
-        raise PsconformError(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
-    if why := available():
-        raise PsconformError(f"network faults need to see the target's connections: {why}")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..layout import Link, Task
 from .fault import Fault
 from .held import HeldBack
 from .injectors import Injector, Life
-from .kinds import ENDED, ENDING, KINDS, PASSED
+from .kinds import kinds
 from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
 from .traffic import Flows, Meter
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
+Toxic = tuple[str, Callable[[dict[str, int]], dict[str, int]]]
+"""Toxiproxy's name of what it adds, and its attributes by the parameters of a fault (github.com/Shopify/toxiproxy)."""
 ENDS_S = 2.0
 """So long after the bytes that are to end their connection it has ended: what ends later may have another reason."""
 
@@ -30,8 +32,10 @@ class Disturbs(Injector):
 
     holds = False
 
-    def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life) -> None:
+    def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life, toxic: Toxic | None = None) -> None:
+        """``toxic``: what Toxiproxy adds; None: the link holds back, delays or refuses, as the kind's effect says."""
         self._fault, self._links, self._life, self._of = fault, links, life, links.struck(fault)
+        self._toxic, self._effect_of = toxic, kinds()[fault.kind].effect
         self._amounts = dict(fault.amounts)
         self._name = f"{fault.kind}-{id(fault):x}"
         self._out: dict[Link, Meter] = {}  # on what the source has dialled
@@ -51,26 +55,26 @@ class Disturbs(Injector):
     @property
     def lingers(self) -> bool:  # type: ignore[override]
         """Whatever acts on bytes harms nobody before there are any; who is refused is harmed at once."""
-        if KINDS[self._fault.kind].evidence == ENDED:
-            return self._fault.kind != "refuse" and (not self._first or time.monotonic() - self._first < ENDS_S)
+        if self._ends:
+            return not self._refuses and (not self._first or time.monotonic() - self._first < ENDS_S)
         return True
 
     def inject(self) -> None:
-        links, fault = self._links, self._fault
-        self._held = HeldBack(links, self._of) if fault.kind not in ENDING else None
+        links = self._links
+        self._held = None if self._ends else HeldBack(links, self._of)
         self._count_from_now()  # what ends now has ended by it
-        if fault.kind == "stall":
+        if self._toxic is not None:
+            name, attributes = self._toxic
+            links.add(self._name, name, self._of, **attributes(self._amounts))
+        elif self._refuses:
+            links.refuse(self._name, self._of)
+        elif self._holds:
             links.delay(self._name, self._of, HOUR_MS)
-        elif fault.kind == "latency":
+        else:
             links.delay(self._name, self._of, self._least)
             if self._spread:
                 links.add(self._name, "latency", self._of, latency=self._more())
-        elif fault.kind == "refuse":
-            links.refuse(self._name, self._of)
-        else:
-            kind, attributes = toxic_of(fault.kind, self._amounts)
-            links.add(self._name, kind, self._of, **attributes)
-        if fault.kind not in ENDING:
+        if not self._ends:
             self._count_from_now()  # what passed before is none of it
 
     def evidence(self) -> str:
@@ -83,13 +87,13 @@ class Disturbs(Injector):
         return self._seen
 
     def _effect(self) -> str:
-        if KINDS[self._fault.kind].evidence == PASSED:
+        if self._effect_of == "passes":
             self._leave_out_what_does_not_show()
         self._look()
         sent = sum(meter.sent for meter in self._out.values())
-        if self._fault.kind in ENDING:
+        if self._ends:
             return self._ended()
-        if self._fault.kind == "stall":
+        if self._holds:
             assert self._held is not None
             held = self._held.look()
             return f"{sent} bytes held back" if sent else held
@@ -108,7 +112,7 @@ class Disturbs(Injector):
     def _ended(self) -> str:
         """Connections that neither end has closed. Who dies closes its own before anybody knows: ask a second time."""
         lives = {link: self._both(link) for link in self._of}
-        refused = self._fault.kind != "refuse" and any(map(self._links.refused, self._of))  # that ends them, too
+        refused = not self._refuses and any(map(self._links.refused, self._of))  # that ends them, too
         if refused or any(None in both for both in lives.values()) or lives != self._lives:
             self._count_from_now()
             self._doubt = ""
@@ -121,7 +125,7 @@ class Disturbs(Injector):
         return self._doubt if told else ""
 
     def _ended_by_no_dialler(self) -> int:
-        return sum(meter.ended for meter in self._meters(only_out=self._fault.kind == "refuse"))
+        return sum(meter.ended for meter in self._meters(only_out=self._refuses))
 
     def _closed_by_listeners(self) -> int:
         """Connections that who was dialled has closed by itself; the proxy only passes that on."""
@@ -130,13 +134,14 @@ class Disturbs(Injector):
     def heal(self) -> None:
         self._taken_away = True
         self._struck = dict(self._lives)
-        links, fault = self._links, self._fault
+        links = self._links
         self._count_from_now()  # what was held back may have come, and its connection be over, before the next look
-        if fault.kind in ("stall", "latency"):
-            links.undelay(self._name, self._of)
-        if fault.kind == "refuse":
+        if self._refuses:
             links.refuse(self._name, self._of, on=False)
-        elif fault.kind != "stall" and (fault.kind != "latency" or self._spread):
+            return
+        if self._toxic is None:
+            links.undelay(self._name, self._of)
+        if self._toxic is not None or self._spread:
             links.remove(self._name, self._of)
 
     def healed(self) -> str:
@@ -146,13 +151,25 @@ class Disturbs(Injector):
             self._seen, self._doubt = self._seen or self._doubt, ""
         back = sum(meter.received for meter in self._meters())
         ended = any(meter.over for meter in self._back.values())  # it may be over before anybody looks
-        over = self._fault.kind == "stall" and self._seen and ended and not back
+        over = self._holds and self._seen and ended and not back
         if not (back or over) or not self._links.as_told(self._of):  # answers may come the other way
             return ""
         return "what was held back came through, and the connection is over" if over else f"{back} bytes came through"
 
     def gone(self) -> str:
         return "Toxiproxy has let go of it, no byte came since" if self._links.as_told(self._of) else ""
+
+    @property
+    def _ends(self) -> bool:
+        return self._effect_of == "ends"
+
+    @property
+    def _holds(self) -> bool:
+        return self._effect_of == "holds"
+
+    @property
+    def _refuses(self) -> bool:
+        return self._ends and self._toxic is None
 
     @property
     def _spread(self) -> int:
@@ -193,7 +210,7 @@ class Disturbs(Injector):
         now = self._flows()
         for meters, link, address in self._dialled():
             self._count_from(now[address], meters, link)
-        if self._fault.kind in ENDING:
+        if self._ends:
             dialled = {link.destination if meters is self._out else link.source for meters, link, _ in self._dialled()}
             self._closed = {task: self._links.closed(task) for task in dialled}
         self._lives = {link: self._both(link) for link in self._of}
@@ -217,17 +234,3 @@ class Disturbs(Injector):
             return self._life(task)
         lives = [life for life in map(self._life, self._links.addresses) if life is not None]
         return sum(lives) if len(lives) == len(self._links.addresses) else None
-
-
-def toxic_of(kind: str, amounts: dict[str, int]) -> tuple[str, dict[str, int]]:
-    """Toxiproxy's name of what brings a fault about, and its attributes (github.com/Shopify/toxiproxy, README)."""
-    if kind == "bandwidth":
-        return "bandwidth", {"rate": amounts["kB_per_s"]}
-    if kind == "slice":
-        size = amounts["bytes"]
-        return "slicer", {"average_size": size, "size_variation": 0, "delay": amounts["delay_us"]}
-    if kind == "reset":
-        return "reset_peer", {"timeout": amounts["after_ms"]}
-    if kind == "cut":
-        return "limit_data", {"bytes": amounts["bytes"]}
-    raise ValueError(kind)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import BadInput
 from ..layout import Layout, Link, Task
+from .kinds import kinds
 
 Hears = Mapping[Task, frozenset[Task]]
 """Per task, whom it does not hear (in Jepsen's words a grudge)."""
@@ -66,9 +67,7 @@ def of_listener(text: str, *, kind: str, place: str) -> tuple[Link, ...]:
         BadInput: the text names other links, or the kind is not one that strikes those.
     """
     name, _, whom = text.strip().partition(" ")
-    choices = tuple(
-        f"{name} TASK" for name in (("deaf",) if kind == "refuse" else () if kind == "slow-close" else OF_ONE)
-    )
+    choices = tuple(f"{name} TASK" for name in kinds()[kind].shared)
     if not choices:
         raise BadInput(place, f"{kind} {SHARED}", value=text)
     if f"{name} TASK" not in choices or not whom:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import mfusepy
 
-from .mount import FAULTS, OPERATIONS
+from .disk_faults import FAULTS, OPERATIONS
 
 REFUSED = {"full": errno.ENOSPC, "read-only": errno.EROFS, "unreadable": errno.EIO}
 """What the target is told, by kind of fault; any other kind delays."""

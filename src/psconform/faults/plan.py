@@ -12,24 +12,20 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
-from .fault import FOLDER, NEWEST, POISONS, Fault, refuse_twice
-from .kinds import KINDS, Kind
+from .fault import FOLDER, NEWEST, Fault, refuse_twice
+from .kinds import DATA, DISK, Kind, kinds
 from .partitions import region
 from .short import RESTART_AFTER
 from .when import MAX_S, SENT, When
-from .words import DATA, DISK, NETWORK, PACKETS
-
-AGAIN = {"crash-loop": "it is started again, and again", "new-address": "it is started again elsewhere"}
-"""Kinds that are nothing without a start, and why."""
-AMOUNTS = tuple(sorted({name for kind in KINDS.values() for name in kind.amounts}))
 
 
 class _Entry(BaseModel):
@@ -42,22 +38,19 @@ class _Entry(BaseModel):
     lasts: str | None = Field(default=None, alias="for")
     restart_after: str | None = None
     value: str | None = None
-    ms: int | None = None
-    jitter_ms: int | None = None
-    kB_per_s: int | None = None
-    bytes: int | None = None
-    delay_us: int | None = None
-    after_ms: int | None = None
-    times: int | None = None
-    lives_ms: int | None = None
-    percent: int | None = None
-    jump_s: int | None = None
-    kbit_per_s: int | None = None
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    fault: list[_Entry] = []
+def _amount_names() -> list[str]:
+    return sorted({name for kind in kinds().values() for name in kind.amounts})
+
+
+@cache
+def _file() -> type[BaseModel]:
+    """What a plan may hold: each entry has the parameters of all kinds."""
+    amounts: dict[str, Any] = dict.fromkeys(_amount_names(), (int | None, None))
+    entry = create_model("_Entry", __base__=_Entry, **amounts)
+    config = ConfigDict(extra="forbid", strict=True)
+    return create_model("_File", __config__=config, fault=(list[entry], []))  # type: ignore[valid-type]
 
 
 def load_plan(path: Path, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
@@ -86,13 +79,13 @@ def given_plan(text: str, *, place: str, layout: Layout, steps: int) -> tuple[Fa
 def parse_plan(text: str, *, place: str, layout: Layout, steps: int) -> tuple[Fault, ...]:
     """The faults of a plan's text; raises BadInput."""
     try:
-        file = _File.model_validate(tomllib.loads(text))
+        file = _file().model_validate(tomllib.loads(text))
     except ValidationError as error:
         raise _bad_field(place, error) from None
     except (ValueError, RecursionError) as error:  # a number of too many digits, too
         raise BadInput(place, f"is not TOML: {error}") from None
     faults: list[Fault] = []
-    for number, entry in enumerate(file.fault):
+    for number, entry in enumerate(file.fault):  # type: ignore[attr-defined]
         faults += _faults(entry, place=f"{place}: fault {number + 1}", layout=layout, steps=steps)
     refuse_twice(faults)
     return tuple(faults)
@@ -105,14 +98,14 @@ def plan_text(faults: Iterable[Fault]) -> str:
 
 def _entry_text(fault: Fault) -> str:
     said: dict[str, Any] = {"kind": fault.kind}
-    if KINDS[fault.kind].of != DISK:
+    if kinds()[fault.kind].of != DISK:
         said["links" if fault.task is None else "task"] = fault.of
     said["at"] = _moment(fault.when)
     if fault.until is not None:
         said["until"] = _moment(fault.until)
     if fault.lasts_s is not None:
         said["for"] = spell(fault.lasts_s)
-    if KINDS[fault.kind].restarts:
+    if kinds()[fault.kind].restarts:
         said["restart_after"] = "never" if fault.restart_after_s is None else spell(fault.restart_after_s)
     if fault.value:
         said["value"] = fault.value
@@ -130,13 +123,13 @@ def _moment(when: When) -> int | str:
 
 
 def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fault]:
-    if entry.kind not in KINDS:
-        raise BadInput(f"{place}: kind", "unknown kind", value=entry.kind, choices=KINDS)
-    kind = KINDS[entry.kind]
+    if entry.kind not in kinds():
+        raise BadInput(f"{place}: kind", "unknown kind", value=entry.kind, choices=kinds())
+    kind = kinds()[entry.kind]
     if kind.of == DATA and not isinstance(entry.at, int):
         raise BadInput(f"{place}: at", f"must be a step: {entry.kind} is of one gradient", value=entry.at)
     when = _when(entry.at, place=f"{place}: at", layout=layout, steps=steps)
-    if entry.kind == "late" and when != When():
+    if kind.first and when != When():
         raise BadInput(f"{place}: at", 'must be "0s": it is late from the beginning', value=entry.at)
     until = None if entry.until is None else _when(entry.until, place=f"{place}: until", layout=layout, steps=steps)
     lasts = _seconds(entry.lasts, place=f"{place}: for")
@@ -144,9 +137,9 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
     again = RESTART_AFTER if entry.restart_after is None else entry.restart_after
     if entry.restart_after is not None and not kind.restarts:
         raise BadInput(f"{place}: restart_after", f"is not for {entry.kind}", value=entry.restart_after)
-    if entry.kind in AGAIN and again == "never":
-        raise BadInput(f"{place}: restart_after", f"must be a time: {AGAIN[entry.kind]}", value=again)
-    if entry.kind == "late" and lasts == 0:
+    if kind.again and again == "never":
+        raise BadInput(f"{place}: restart_after", f"must be a time: {kind.again}", value=again)
+    if kind.first and lasts == 0:
         raise BadInput(f"{place}: for", "must be longer than 0s: it would be there with the others", value=entry.lasts)
     common: dict[str, Any] = {
         "kind": entry.kind,
@@ -160,7 +153,7 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
         "amounts": _amounts(entry, kind, place=place),
         "written": place,
     }
-    if kind.of in (NETWORK, PACKETS):
+    if kind.of_links:
         _only("links", entry, place=place)
         links = region(entry.links or "", layout=layout, place=f"{place}: links")
         return [Fault(region=" ".join((entry.links or "").split()), links=links, **common)]
@@ -230,18 +223,18 @@ def _seconds(text: str | None, *, place: str) -> float | None:
 
 
 def _value(entry: _Entry, kind: Kind, *, place: str) -> str:
-    if entry.kind != "poison":
+    if not kind.values:
         if entry.value is not None:
             raise BadInput(f"{place}: value", f"is not for {entry.kind}", value=entry.value)
         return ""
-    value = entry.value or POISONS[0]
-    if value not in POISONS:
-        raise BadInput(f"{place}: value", "unknown value", value=value, choices=POISONS)
+    value = entry.value or kind.values[0]
+    if value not in kind.values:
+        raise BadInput(f"{place}: value", "unknown value", value=value, choices=kind.values)
     return value
 
 
 def _amounts(entry: _Entry, kind: Kind, *, place: str) -> tuple[tuple[str, int], ...]:
-    for name in AMOUNTS:
+    for name in _amount_names():
         if name not in kind.amounts and getattr(entry, name) is not None:
             choices = tuple(kind.amounts) or ("none",)
             raise BadInput(f"{place}: {name}", f"is not for {entry.kind}", value=getattr(entry, name), choices=choices)
@@ -253,8 +246,8 @@ def _amounts(entry: _Entry, kind: Kind, *, place: str) -> tuple[tuple[str, int],
             raise BadInput(f"{place}: {name}", "is missing", hint=amount.about)
         if not amount.least <= value <= amount.most:
             raise BadInput(f"{place}: {name}", f"must be between {amount.least} and {amount.most}", value=value)
-        if name == "jump_s" and not value:
-            raise BadInput(f"{place}: {name}", "must not be 0: the clock would not jump", value=value)
+        if not value and not amount.zero:
+            raise BadInput(f"{place}: {name}", "must not be 0: nothing would happen", value=value)
         found.append((name, value))
     return tuple(found)
 
@@ -268,7 +261,8 @@ def _bad_field(place: str, error: ValidationError) -> BadInput:
         return BadInput(f"{place}: fault", "must be a list: [[fault]] before each", value=first["input"])
     name = str(location[2] if len(location) > 2 else location[-1])
     if first["type"] == "extra_forbidden":
-        fields = [field.alias or key for key, field in _Entry.model_fields.items()] if len(location) > 1 else ["fault"]
+        known = [field.alias or key for key, field in _Entry.model_fields.items()]
+        fields = [*known, *_amount_names()] if len(location) > 1 else ["fault"]
         return BadInput(f"{place}: {entry}", "unknown field", value=name, choices=sorted(fields))
     where = f"{place}: {entry}" + (f": {name}" if len(location) > 2 else "")
     if first["type"] == "missing":

@@ -8,21 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BadInput
+from ..history.told import Harm
 from ..layout import Layout, Task
-from .clashes import LOOP, TWICE, all_wait, clash, ends_worker, leavers, skips
+from .clashes import all_wait, clash, ends_worker, leavers, skips
 from .fault import Fault
-from .kinds import ENDING, HELD, KINDS
+from .kinds import Amount, Kind, drawn_kinds, kinds
 from .regions import regions
 from .when import BEFORE_PUSH, SENT, When
-from .words import CONTAINER, NETWORK, PACKETS, PROCESS
 
 RANDOM = "random"
-UNDRAWN = ("slow-close", "clock")
-DRAWN = tuple(name for name, kind in KINDS.items() if kind.of in (PROCESS, NETWORK) and name not in UNDRAWN)
-IN_CONTAINERS = (*DRAWN, *(name for name, kind in KINDS.items() if kind.of in (PACKETS, CONTAINER) and name != "dns"))
-"""What is drawn from: a poison asks for something else than recovery, of a job whose only checkpoint is damaged nobody
-can ask for it, a slow close (and that no name is found) shows only beside a fault that ends connections, and a clock
-that jumps needs a worker that is started cold. Of containers there is more."""
 LEAST, MOST, ATTEMPTS = 6, 8, 40
 EVERY = 14
 """Steps: so often something breaks, if that is neither fewer than LEAST times in all nor more than MOST."""
@@ -54,20 +48,6 @@ DOUBLED = 0.98
 UNSURE = ("restoring",)
 """Phases that are said only if something else was lost before: a fault that waits for one may never strike."""
 RESTARTS_S = (0.0, 0.2, 0.6)
-AMOUNTS: dict[str, tuple[int, ...]] = {
-    "ms": (5, 20, 100),
-    "jitter_ms": (0, 5),
-    "kB_per_s": (20, 100, 1000),
-    "bytes": (0, 100, 1000),  # a cut that is not reached shows nothing
-    "delay_us": (0, 100),
-    "after_ms": (0, 50),
-    "times": (2, 3),
-    "lives_ms": (0, 100, 400),
-    "percent": (20, 40),
-    "kbit_per_s": (100, 200),  # what a small model's traffic exceeds
-}
-QUOTAS = (5, 10)
-"""Percent of a CPU: of more, a task that mostly waits may not notice in half a second."""
 
 
 def drawn_plan(
@@ -91,20 +71,20 @@ def drawn_plan(
         BadInput: a kind that there is not, or that is not drawn.
     """
     _, _, names = text.partition(":")
-    known = IN_CONTAINERS if containers else DRAWN
-    kinds = tuple(name.strip() for name in names.split(",")) if names else known
+    known = drawn_kinds(containers=containers)
+    given = tuple(name.strip() for name in names.split(",")) if names else known
     if not names and text != RANDOM:
         raise BadInput("--faults", "names no kind after the colon", value=text, choices=known)
-    for name in kinds:
+    for name in given:
         if name not in known:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=known)
-    generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(kinds)}")
-    return draw(generator, kinds, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent)
+    generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(given)}")
+    return draw(generator, given, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent)
 
 
 def draw(
     generator: random.Random,
-    kinds: Sequence[str] = DRAWN,
+    names: Sequence[str] = (),
     *,
     layout: Layout,
     steps: int,
@@ -114,7 +94,7 @@ def draw(
     least: int = 0,
     most: int = 0,
 ) -> tuple[Fault, ...]:
-    """``least`` to ``most`` faults of these kinds, fewer where they would clash; no two of one process.
+    """``least`` to ``most`` faults of these kinds, or of all; fewer where they would clash; no two of one process.
 
     Without bounds, one fault for every 14 steps or so, but six at least and eight at most, and among them what ends a
     ps, what ends a worker, what ends connections (before a push, and with ``sent`` between a push and its answer), and
@@ -123,7 +103,7 @@ def draw(
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
     deal = _Deal(generator, layout, steps, phases or {}, shared)
-    sorts = _sorts(kinds, layout, sent=sent and not shared)
+    sorts = _sorts(names or drawn_kinds(), layout, sent=sent and not shared)
     generator.shuffle(sorts)
     if not least and len(sorts) <= MOST:  # of more than there is room for each is to have its turn
         doubled = generator.random() < DOUBLED
@@ -157,41 +137,51 @@ class _Sort:
     @property
     def first(self) -> bool:
         """It shows most."""
-        kind = KINDS[self.names[0]]
-        return kind.restarts or self.names[0] in ENDING or kind.evidence == HELD
+        return self.kind.restarts or self.kind.effect in ("ends", "holds")
+
+    @property
+    def kind(self) -> Kind:
+        """One of them."""
+        return kinds()[self.names[0]]
+
+    @property
+    def doubles(self) -> bool:
+        """There are two processes of a task."""
+        return self.kind.harm is Harm.DOUBLES
 
 
-def _sorts(kinds: Sequence[str], layout: Layout, *, sent: bool = False) -> list[_Sort]:
+def _sorts(given: Sequence[str], layout: Layout, *, sent: bool = False) -> list[_Sort]:
     """What ends a ps, what ends a worker, what ends connections, and so on."""
     servers = tuple(task for task in layout.tasks if task.job == "ps")
     workers = leavers(layout)
     jobs = [tasks for tasks in (servers, workers) if tasks]
     alike: dict[tuple[str, bool, str], list[str]] = {}
-    for name in kinds:
-        kind = KINDS[name]
+    for name in given:
+        kind = kinds()[name]
         # links end, hold back, or slow down; a process is away, or there twice
-        shown_by = kind.evidence if kind.of == NETWORK or name == TWICE else ""
+        shown_by = kind.effect or ("doubles" if kind.harm is Harm.DOUBLES else "")
         alike.setdefault((kind.of, kind.restarts, shown_by), []).append(name)
     found = []
     anybody = tuple(layout.tasks)
     for (_, ends, _), names in alike.items():
-        whom = jobs if ends else [anybody + 2 * workers if TWICE in names else anybody]  # a second ps serves nobody
+        doubles = kinds()[names[0]].harm is Harm.DOUBLES
+        whom = jobs if ends else [anybody + 2 * workers if doubles else anybody]  # a second ps serves nobody
         found += [_Sort(tuple(names), tasks) for tasks in whom]
-        if sent and names[0] in ENDING:
+        if sent and kinds()[names[0]].effect == "ends":
             found.append(_Sort(tuple(names), anybody, sent=True))
     return found
 
 
 def _room(sort: _Sort, layout: Layout, *, doubled: bool) -> tuple[bool, ...]:
     """Sorts in this order: what shows most before the rest, and of each what needs most room among the others."""
-    ends = KINDS[sort.names[0]].restarts
+    ends = sort.kind.restarts
     firsts = (
         ends and skips(layout),  # who is to be gone without leaves while nothing holds the others up
         sort.first,
         sort.sent,
         ends and sort.of_ps and all_wait(layout),  # it is to end early
-        KINDS[sort.names[0]].evidence != HELD,
-        doubled and TWICE in sort.names,
+        sort.kind.effect != "holds",
+        doubled and sort.doubles,
     )
     return tuple(not yes for yes in firsts)
 
@@ -216,43 +206,42 @@ class _Deal:
         """One of that sort."""
         generator = self.generator
         name = generator.choice(sort.names)
-        task = self._whom(sort.tasks, ends=KINDS[name].restarts)
+        kind = kinds()[name]
+        task = self._whom(sort.tasks, ends=kind.restarts)
         drops = 0 < self.layout.drop_after <= LONGEST_AFTER_S
-        long_away = ends_worker(name, task) and generator.random() < AWAY[self.layout.drop_after > 0]
+        long_away = ends_worker(kind, task) and generator.random() < AWAY[self.layout.drop_after > 0]
         if long_away and drops:
-            name = generator.choice([one for one in sort.names if one != LOOP] or [name])
-        kind = KINDS[name]
-        if name == "late":
+            name = generator.choice([one for one in sort.names if not kinds()[one].repeats] or [name])
+        kind = kinds()[name]
+        if kind.first:
             return Fault(kind=name, task=task, when=When(), lasts_s=self._seconds(long=False))
-        when = self._when(
-            task, phases={} if kind.of in (NETWORK, PACKETS) else self.phases, ends=name if kind.restarts else ""
-        )
+        when = self._when(task, phases={} if kind.of_links else self.phases, ends=kind if kind.restarts else None)
         said: dict[str, Any] = {"kind": name, "when": when}
         if kind.restarts:
-            long = long_away and name != LOOP
+            long = long_away and not kind.repeats
             said["restart_after_s"] = self._away() if long else generator.choice(RESTARTS_S)
             if long and drops and when.step is not None:
                 said["when"] = replace(when, step=generator.randrange(self.steps // 4, max(1, self.steps // 2)))
         if kind.lasts:
             step = self.steps if when.step is None else when.step
-            long = name in ("stall", "stop") and generator.random() < LONG
+            long = kind.outlasts and generator.random() < LONG
             if not long and step + 1 < self.steps and generator.random() < UNTIL:
                 last = min(self.steps - 1, step + LONGEST_STEPS)
                 said["until"] = When(BEFORE_PUSH, generator.randint(step + 1, last))
             else:
                 said["lasts_s"] = self._away() if long else self._seconds(long=False)
-        said["amounts"] = tuple((amount, self._amount(name, amount)) for amount in kind.amounts)
-        if kind.of not in (NETWORK, PACKETS):
+        said["amounts"] = tuple((key, self._amount(amount)) for key, amount in kind.amounts.items())
+        if not kind.of_links:
             return Fault(task=task, **said)
-        return self._of_links(said, name, sent=sort.sent)
+        return self._of_links(said, kind, sent=sort.sent)
 
-    def _of_links(self, said: dict[str, Any], name: str, *, sent: bool) -> Fault:
+    def _of_links(self, said: dict[str, Any], kind: Kind, *, sent: bool) -> Fault:
         """With ``sent`` of links that some worker's answers take, and when it has sent a push."""
-        found, generator = regions(self.layout, one_way=name == "refuse", shared=self.shared), self.generator
+        found, generator = regions(self.layout, one_way=kind.one_way, shared=self.shared), self.generator
         of_whom = (self.pace,) if self.pace else tuple(map(str, self.layout.worker_tasks))
         if not sent:
             struck = generator.choice(found)
-            if KINDS[name].evidence == HELD and generator.random() < HOLDS_A_PUSH and not skips(self.layout):
+            if kind.effect == "holds" and generator.random() < HOLDS_A_PUSH and not skips(self.layout):
                 struck = generator.choice([one for one in found if set(one.ends) & set(of_whom)])
                 worker = generator.choice([worker for worker in struck.ends if worker in of_whom])
                 said |= {"when": When(BEFORE_PUSH, said["when"].step, task=worker)}
@@ -280,7 +269,7 @@ class _Deal:
         shortest, longest = OUTLASTS_S if long else (0.2, LONGEST_S)
         return round(self.generator.uniform(shortest, longest), 2)
 
-    def _when(self, task: Task, *, phases: Mapping[str, str], ends: str) -> When:
+    def _when(self, task: Task, *, phases: Mapping[str, str], ends: Kind | None) -> When:
         """Before or after a push of a step, or at a phase of the target's own, which a worker must say itself.
 
         Of a worker that ``ends`` by a kind of fault, and does not wait for the others, only at a step of its own nobody
@@ -291,8 +280,9 @@ class _Deal:
         said = [phase for phase in said if phase not in UNSURE]
         # what is lost sooner is not worth a checkpoint; there is to be something left to go wrong after it, but nobody
         # knows how long a crash loop lasts: who waits for all others has little to be struck by then
-        early = task.job == "ps" and ends and (self.pace or ends != LOOP)
-        last = steps // 2 if early else steps * 2 // 3 if ends == LOOP and task.job == "ps" else steps * 3 // 4
+        loops = ends is not None and ends.repeats
+        early = task.job == "ps" and ends is not None and (self.pace or not loops)
+        last = steps // 2 if early else steps * 2 // 3 if loops and task.job == "ps" else steps * 3 // 4
         step = generator.randrange(steps // 4, max(1, last))
         of_steps = [phase for phase in said if phases[phase] == "worker"]
         waited_for = not skips(self.layout) or str(task) == self.pace
@@ -301,7 +291,7 @@ class _Deal:
         if said and generator.random() < AT_A_PHASE:
             return When(generator.choice(said))
         when = When(generator.choice((BEFORE_PUSH, "after-push")), step)
-        return replace(when, task=self._at_whose(task, own=bool(ends)))
+        return replace(when, task=self._at_whose(task, own=ends is not None))
 
     def _at_whose(self, task: Task, *, own: bool) -> str:
         """The worker at whose step it strikes; empty: its own, or whoever gets there first."""
@@ -313,7 +303,6 @@ class _Deal:
             return self.pace
         return str(self.generator.choice(self.layout.worker_tasks)) if self.generator.random() < ELSEWHERE else ""
 
-    def _amount(self, kind: str, name: str) -> int:
-        bounds = KINDS[kind].amounts[name]
-        values = QUOTAS if kind == "cpu-quota" else AMOUNTS[name]
-        return self.generator.choice([value for value in values if bounds.least <= value <= bounds.most])
+    def _amount(self, amount: Amount) -> int:
+        usual = (amount.least if amount.usual is None else amount.usual,)
+        return self.generator.choice(amount.drawn or usual)

@@ -25,7 +25,10 @@ from collections.abc import Iterable
 from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds
-from .fault import POISONS, Fault, refuse_twice
+from .data_faults import POISON
+from .fault import Fault, refuse_twice
+from .kinds import Kind
+from .process_faults import KILL, STOP
 from .when import BEFORE_PUSH, MAX_S, SENT, When
 
 RESTART_AFTER = "1s"
@@ -51,10 +54,10 @@ def parse_faults(
         again = parse_seconds(restart_after, place="--restart-after")
         if not 0 <= again <= MAX_S:
             raise BadInput("--restart-after", f"must be never, or between 0 and {MAX_S:.0f} s", value=restart_after)
-    faults = [_fault("kill", text, layout=layout, steps=steps, again=again) for text in _listed("--kill", kill)]
+    faults = [_fault(KILL, text, layout=layout, steps=steps, again=again) for text in _listed("--kill", kill)]
     if not faults and restart_after not in (None, RESTART_AFTER):
         raise BadInput("--restart-after", "is for --kill", value=restart_after)
-    faults += [_fault("stop", text, layout=layout, steps=steps, again=None) for text in _listed("--stop", stop)]
+    faults += [_fault(STOP, text, layout=layout, steps=steps, again=None) for text in _listed("--stop", stop)]
     faults += [_poison(text, layout=layout, steps=steps) for text in _listed("--poison", poison)]
     refuse_twice(faults)
     return tuple(faults)
@@ -68,12 +71,12 @@ def _listed(option: str, texts: Iterable[str]) -> list[str]:
     return found
 
 
-def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | None) -> Fault:
-    place = f"--{kind}"
-    example = "ps:0@20, worker:1@after-push:35 or ps:0@2s" if kind == "kill" else "worker:0@10..15 or ps:0@1s..3s"
+def _fault(kind: Kind, text: str, *, layout: Layout, steps: int, again: float | None) -> Fault:
+    place = f"--{kind.name}"
+    example = "worker:0@10..15 or ps:0@1s..3s" if kind.lasts else "ps:0@20, worker:1@after-push:35 or ps:0@2s"
     task, rest = _at(text, place=place, example=example, tasks=layout.tasks, layout=layout)
     first, dots, last = rest.partition("..")
-    if bool(dots) != (kind == "stop"):
+    if bool(dots) != kind.lasts:
         raise BadInput(place, f"must be like {example}", value=text)
     when, until = When.parse(first, place=place), When.parse(last, place=place) if dots else None
     for moment in (when, until):
@@ -86,7 +89,7 @@ def _fault(kind: str, text: str, *, layout: Layout, steps: int, again: float | N
             raise BadInput(place, "must be from a step to a step, or from a time to a time", value=text)
         if (until.step or 0, until.after_s) <= (when.step or 0, when.after_s):
             raise BadInput(place, "must end after it begins", value=text)
-    return Fault(kind=kind, task=task, when=when, until=until, restart_after_s=again)
+    return Fault(kind=kind.name, task=task, when=when, until=until, restart_after_s=again)
 
 
 def _poison(text: str, *, layout: Layout, steps: int) -> Fault:
@@ -97,9 +100,9 @@ def _poison(text: str, *, layout: Layout, steps: int) -> Fault:
         raise BadInput(place, f"must be TASK@STEP, such as {example}", value=text)
     if int(step) >= steps:
         raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=text)
-    if equals and value not in POISONS:
-        raise BadInput(place, "unknown value", value=value, choices=POISONS)
-    return Fault(kind="poison", task=task, when=When(BEFORE_PUSH, int(step)), value=value or POISONS[0])
+    if equals and value not in POISON.values:
+        raise BadInput(place, "unknown value", value=value, choices=POISON.values)
+    return Fault(kind=POISON.name, task=task, when=When(BEFORE_PUSH, int(step)), value=value or POISON.values[0])
 
 
 def _at(text: str, *, place: str, example: str, tasks: Iterable[Task], layout: Layout) -> tuple[Task, str]:

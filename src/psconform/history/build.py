@@ -31,7 +31,7 @@ from .model import History, Init, Worker
 from .reader import EventFile, read_events
 from .reasons import FaultMissed, TaskFailed, how_it_ended
 from .scale import rescaled, whole_scale
-from .told import Absence, Mark, Poisoned, Struck
+from .told import Absence, Harm, Mark, Poisoned, Struck
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -186,7 +186,8 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
         when = event.did_ns or event.mono_ns
         if event.on:
             last[which] = len(found)
-            found.append(Struck(event.fault, event.of, event.at, event.evidence, "", file=event.file, on_ns=when))
+            said = event.fault, event.of, event.at, event.evidence, ""
+            found.append(Struck(*said, file=event.file, on_ns=when, harm=event.harm))
         elif which in last:
             found[last[which]] = replace(found[last[which]], healed=event.evidence, off_ns=when)
     return tuple(found)
@@ -212,7 +213,8 @@ def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
 
 def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
-    return Struck("poison", f"worker:{poison.worker}", at, f"its gradient was {poison.value} in every entry", "")
+    said = f"its gradient was {poison.value} in every entry"
+    return Struck("poison", f"worker:{poison.worker}", at, said, "", harm=Harm.NONE)
 
 
 def _event_files(folder: Path, manifest: Manifest) -> Files:

@@ -13,6 +13,8 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from .told import Harm
+
 SCHEMA = 1
 MAX_LINE = 64 * 2**20
 """Bytes in one line beyond which a file is called malformed instead of being read."""
@@ -199,6 +201,7 @@ class FaultEvent(Event, tag="fault", frozen=True):
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
+    harm: Annotated[Harm, Meta(description="what it does to training: ends, doubles, away, slows or none")]
     file: Annotated[
         str,
         Meta(description="the checkpoint file that it damaged, below the folder for them; left out of other faults"),

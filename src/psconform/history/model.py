@@ -19,7 +19,7 @@ from .finals import Finals, final_reads
 from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
 from .rollbacks import Rollback, rollbacks_of
-from .told import DEATHS, OVER, Absence, Mark, Poisoned, Struck
+from .told import Absence, Harm, Mark, Poisoned, Struck
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
@@ -155,14 +155,14 @@ class History:
     @property
     def struck(self) -> bool:
         """The same of processes: a poisoned gradient alone is none of it."""
-        faults = any(fault.kind not in OVER for fault in self.faults)
+        faults = any(fault.outage for fault in self.faults)
         return faults or any(mark.kind != "checkpoint" for mark in self.marks)
 
     @cached_property
     def straight(self) -> bool:
         """Whatever struck has made it slower at most: nobody died or was gone on without, nothing was sent again,
         overtaken or stayed without an answer, poisoned or taken back."""
-        died = any(fault.kind in DEATHS for fault in self.faults)
+        died = any(fault.kills for fault in self.faults)
         if died or self.absences or self.poisons or any(mark.kind == "resume" for mark in self.marks):
             return False
         epochs = {mark.epoch for mark in self.marks if mark.kind == "restore"}
@@ -178,7 +178,7 @@ class History:
     @cached_property
     def lost(self) -> bool:
         """A ps died; without a new cluster epoch nobody can tell what that has taken back, and when."""
-        return any(fault.kind in DEATHS and fault.of.startswith("ps:") for fault in self.faults)
+        return any(fault.kills and fault.of.startswith("ps:") for fault in self.faults)
 
     @cached_property
     def counted(self) -> bool:
@@ -193,7 +193,7 @@ class History:
         process of that worker may have sent, too.
         """
         pushes = worker.pushes
-        twice = any(fault.kind == "twice" and fault.of == str(worker) for fault in self.faults)
+        twice = any(fault.harm is Harm.DOUBLES and fault.of == str(worker) for fault in self.faults)
         first = np.isin(pushes.step, [join.step for join in worker.joins])
         return np.asarray((pushes.attempts == 1) & ~first & (not twice))
 
@@ -266,7 +266,7 @@ class History:
     @property
     def lasting(self) -> tuple[Struck, ...]:
         """Faults that were not healed; what is over at once, or a damaged file, need not be."""
-        return tuple(f for f in self.faults if f.kind not in OVER and not f.file and not f.healed)
+        return tuple(f for f in self.faults if f.outage and not f.file and not f.healed)
 
     @cached_property
     def rollbacks(self) -> tuple[Rollback, ...]:
@@ -283,7 +283,7 @@ class History:
     @cached_property
     def left(self) -> frozenset[Task]:
         """Workers, the chief not among them, that were killed for good in a job that may go on without them."""
-        gone = {fault.of for fault in self.lasting if fault.kind in ("kill", "term")} if self.layout.drop_after else ()
+        gone = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS} if self.layout.drop_after else ()
         return frozenset(task for task in self.layout.worker_tasks if str(task) in gone and task.index)
 
     @cached_property

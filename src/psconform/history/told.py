@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
 
 from ..layout import Task
@@ -44,10 +45,14 @@ class Poisoned:
     at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
 
-DEATHS = ("kill", "term", "crash-loop", "late", "twice")
-"""Kinds of faults after which a task is another process, or there are two of them."""
-OVER = ("poison", "out-of-data")
-"""Kinds of faults that are no outage: nobody dies, and there is nothing to heal."""
+class Harm(StrEnum):
+    """What a fault does to training, as psconform's own record says of each."""
+
+    ENDS = "ends"  # a task is another process after it
+    DOUBLES = "doubles"  # or there are two of them
+    AWAY = "away"  # a task, or its peers, may wait for it to be over
+    SLOWS = "slows"  # it keeps no task away
+    NONE = "none"  # it is no outage: there is nothing to heal
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,17 @@ class Struck:
     file: str = ""  # the checkpoint file that it damaged, below the folder for checkpoints
     on_ns: int = 0  # from then on it was there, nanoseconds of CLOCK_MONOTONIC; 0: not known
     off_ns: int = 0  # until then; 0: not known, or it was not healed
+    harm: Harm = Harm.AWAY
+
+    @property
+    def kills(self) -> bool:
+        """A task is another process after it, or there are two of them."""
+        return self.harm in (Harm.ENDS, Harm.DOUBLES)
+
+    @property
+    def outage(self) -> bool:
+        """There is something to heal."""
+        return self.harm is not Harm.NONE
 
     @property
     def what(self) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..checks import all_checks
 from ..errors import PsconformError
-from ..faults.kinds import IN_CONTAINERS, KINDS
+from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
 from ..layout import NAMED, Layout
 from ..targets.defects import DEFECTS
@@ -66,7 +66,7 @@ def _faults() -> Rows:
             "amounts": ", ".join(f"{name} ({amount.usual})" for name, amount in kind.amounts.items()),
             "lacks here": no_engine if kind.lacks == IN_CONTAINERS else kind.lacks,
         }
-        for name, kind in KINDS.items()
+        for name, kind in kinds().items()
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import BadInput, PsconformError
 from ..faults.fault import Fault
+from ..faults.kinds import kinds
 from ..launchers.blueprint import PERIOD_US, Box, Resources
 from ..launchers.engine import engine, told
 from ..launchers.gpus import lacking
@@ -40,7 +41,7 @@ class Containers:
 
     def hides(self, fault: Fault) -> bool:
         """What its layout does to a task would count as this fault's: it is given no less time than it has."""
-        if fault.kind != "cpu-quota" or fault.task is None:
+        if not kinds()[fault.kind].hides or fault.task is None:
             return False
         most = round(self.cpus_of(fault.task) * PERIOD_US)
         return 0 < most <= PERIOD_US * dict(fault.amounts)["percent"] // 100

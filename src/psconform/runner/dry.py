@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import PsconformError
 from ..faults import faketime
-from ..faults.fault import ASKED
+from ..faults.kinds import kinds
 from ..launchers.blueprint import PORT, RUN, SHARED, Resources
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.images import trainer_image
@@ -66,7 +66,7 @@ def _process(plan: Plan, task: Task) -> dict[str, Any]:
 
 def _clock(plan: Plan, task: Task, shared: str, env: Mapping[str, str]) -> dict[str, str]:
     """What a task whose clock is to jump is given besides ``env``; ``shared`` is where the library is copied to."""
-    if not any(fault.kind in ASKED and fault.task == task for fault in plan.faults):
+    if not any(kinds()[fault.kind].asked and fault.task == task for fault in plan.faults):
         return {}
     return faketime.environment(f"{shared}/{faketime.NAME}", f"{shared}/{clock_name(task)}", env)
 

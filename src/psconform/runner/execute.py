@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ..errors import PsconformError
 from ..faults import faketime
 from ..faults.control import Control
-from ..faults.fault import ASKED
-from ..faults.kinds import KINDS
+from ..faults.kinds import kinds
+from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
 from ..history.manifest import Manifest, Workload
 from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
@@ -119,7 +119,7 @@ class _Execution:
         self.layout = self.manifest.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
         # whose clock may jump
-        self.clocks = {fault.task for fault in self.plan.faults if fault.kind in ASKED and fault.task is not None}
+        self.clocks = {fault.task for fault in self.plan.faults if kinds()[fault.kind].asked and fault.task is not None}
         self.began = time.monotonic()
         self.trained_since: float | None = None
         run = self.manifest.run
@@ -148,7 +148,7 @@ class _Execution:
         wait_s, seen = self.plan.patience_s + self.plan.outage_s, self.launcher.seen
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=seen)
         disk = None
-        if any(KINDS[fault.kind].mounts for fault in self.plan.faults):
+        if any(kinds()[fault.kind].mounts for fault in self.plan.faults):
             disk = self.cleanup.enter_context(
                 mounted(self.folder / CHECKPOINTS, whose=self.launcher.whose, others=self.launcher.others)
             )
@@ -165,7 +165,7 @@ class _Execution:
         )
         hold = None if self.links is None else self._hold
         self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._launch, hold=hold)
-        late = {fault.task for fault in self.plan.faults if fault.kind == "late"}
+        late = {fault.task for fault in self.plan.faults if kinds()[fault.kind].first}
         for task in self.clocks:
             faketime.write(clock_of(self.launcher, task), 0)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
@@ -255,7 +255,8 @@ class _Execution:
         if ill and self.links is not None and (why := self.links.lost()):
             self.reasons.append(LinksLost(why))
             # for whoever judges it is a fault that was not healed, so nobody owes progress
-            self.log.write("fault", fault="refuse", of="the proxies", on=True, at="", evidence=why)
+            said = {"fault": REFUSE.name, "of": "the proxies", "on": True, "at": "", "evidence": why}
+            self.log.write("fault", **said, harm=REFUSE.harm.value)
 
     def _follow(self) -> None:
         """Until every worker has ended, or training has not moved for too long since all healed."""

@@ -14,6 +14,7 @@ from ..errors import PsconformError
 from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
 from ..faults.injectors import Injector
+from ..faults.kinds import kinds
 from ..faults.when import SENT, When
 from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
@@ -151,8 +152,8 @@ class FaultScheduler:
     def killed(self, task: Task, status: int) -> bool:
         """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
         for one in self._all:
-            stopped = one.fault.kind == "stop" and one.fault.task == task
-            if not stopped or one.state not in (State.OBSERVED, State.HEALING):
+            frozen = one.injector.freezes and one.fault.task == task
+            if not frozen or one.state not in (State.OBSERVED, State.HEALING):
                 continue
             if one.state is State.HEALING and status >= 0:  # a task that exits by itself has gone on before
                 self._healed(one, f"it went on, and ended with exit status {status}")
@@ -300,7 +301,7 @@ class FaultScheduler:
             return ""
         same = one.fault.kind, one.fault.task
         others = (other for other in self._all if (other.fault.kind, other.fault.task) == same)
-        there = ACTIVE if one.fault.kind == "stop" else (*ACTIVE, State.HEALING)
+        there = ACTIVE if one.injector.freezes else (*ACTIVE, State.HEALING)
         lasts = any(other.state in there for other in others)  # a stop that heals has been told to go on
         return f"{one.fault.task} was {one.injector.alone} already" if lasts else ""
 
@@ -417,7 +418,8 @@ class FaultScheduler:
             arrival.release()
 
     def _write(self, one: _Scheduled, *, on: bool, evidence: str) -> None:
-        said = {"fault": one.fault.kind, "of": one.fault.of, "on": on, "at": str(one.fault.when)}
+        kind = kinds()[one.fault.kind]
+        said = {"fault": kind.name, "of": one.fault.of, "on": on, "at": str(one.fault.when), "harm": kind.harm.value}
         if on and one.seen:
             evidence = f"{evidence}; {one.seen}"
         said |= {"file": one.injector.file} if one.injector.file else {}

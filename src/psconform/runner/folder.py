@@ -12,7 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 from ..errors import BadInput
-from ..faults.fault import ASKED, Fault
+from ..faults.data_faults import POISON
+from ..faults.fault import Fault
+from ..faults.kinds import kinds
 from ..faults.plan import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..launchers.launcher import DOCKER, PROCESS
@@ -97,11 +99,11 @@ def write_spec(
         "vector_every": _vector_every(manifest),
         "wait_s": wait_s + behind_s,  # a straggler comes last, and is waited for
     }
-    if poisons := [fault for fault in faults if fault.kind == "poison"]:
+    if poisons := [fault for fault in faults if fault.kind == POISON.name]:
         spec["poison"] = [{"task": str(f.task), "step": f.when.step, "value": f.value} for f in poisons]
     if any(fault.outside for fault in faults) or manifest.checkpoint_every or manifest.checkpoint_seconds:
         spec["strikes"] = [strike for fault in faults if fault.outside for strike in fault.strikes]
-        if asked := sorted({str(fault.task) for fault in faults if fault.kind in ASKED}):
+        if asked := sorted({str(fault.task) for fault in faults if kinds()[fault.kind].asked}):
             spec["clocks"] = asked
         spec["checkpoints"], spec["checkpoint_every"] = seen(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds

@@ -1,22 +1,16 @@
-"""What brings each fault of a plan about."""
+"""What injects each fault of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import PsconformError
-from ..faults.boxes import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, OfBox, Pauses
-from ..faults.clock import Jumps
-from ..faults.disk import Damages
+from ..faults.disk_faults import Disk
 from ..faults.fault import Fault
-from ..faults.injectors import Ends, Injector, Late, Life, Stops, Throttles
-from ..faults.kinds import KINDS
-from ..faults.mount import Breaks, Disk
-from ..faults.second import Seconds, Twice
-from ..faults.words import CONTAINER, DISK, NETWORK, PACKETS
+from ..faults.injectors import Injector, Life
+from ..faults.kinds import kinds
+from ..faults.scene import Scene, Seconds
 from ..launchers.containers import DockerLauncher
 from ..launchers.launcher import Launcher
 from ..layout import Layout, Task
@@ -50,95 +44,33 @@ def injectors(
     wires: Wires | None = None,
     moved: Callable[[Task, str], None] = lambda *_: None,
 ) -> dict[Fault, Injector]:
-    """One for each fault that psconform strikes.
+    """One for each fault that psconform injects.
 
     ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints; ``wires``
     is the network of tasks in containers, and ``moved`` is told of one that has another address.
     """
-    found: dict[Fault, Injector] = {}
-    for number, fault in enumerate(fault for fault in plan.faults if fault.outside):
-        of = KINDS[fault.kind].of
-        if of in (PACKETS, CONTAINER):
-            found[fault] = _of_container(fault, launcher, wires, number=number, seed=plan.workload.seed, moved=moved)
-        elif of == NETWORK:
-            found[fault] = _of_links(fault, links, seed=plan.workload.seed, life=life)
-        elif of == DISK:
-            found[fault] = _of_disk(fault, disk, folder / CHECKPOINTS, seed=plan.workload.seed)
-        else:
-            found[fault] = _of_task(fault, launcher, seconds, done=partial(_is_done, folder, plan.layout, fault.task))
-    return found
-
-
-def _of_links(fault: Fault, links: Links | None, *, seed: int, life: Life) -> Injector:
-    if links is None:
-        raise PsconformError(f"fault {fault.kind} {fault} needs proxies between the tasks")
-    from ..faults.closing import ClosesLate
-    from ..faults.network import Disturbs
-
-    if fault.kind == "slow-close":
-        return ClosesLate(fault, links, life=life)
-    return Disturbs(fault, links, seed=seed, life=life)
-
-
-def _of_container(
-    fault: Fault,
-    launcher: Launcher,
-    wires: Wires | None,
-    *,
-    number: int,
-    seed: int,
-    moved: Callable[[Task, str], None],
-) -> Injector:
-    if wires is None or not isinstance(launcher, DockerLauncher):
-        raise PsconformError(f"fault {fault.kind} {fault} needs {KINDS[fault.kind].lacks}")
-    from ..faults.packets import Packets, Rate
-
-    if KINDS[fault.kind].of == PACKETS:
-        return Packets(fault, wires, number=number, seed=seed)
-    if fault.kind == "rate":
-        return Rate(fault, wires)
-    of_box = fault, launcher.boxes, launcher, wires.ask
-    if fault.kind == "oom":
-        return Exhausts(*of_box, by_memory=launcher.ended_by_memory)
-    if fault.kind == "new-address":
-        return Moves(*of_box, moved=moved)
-    return BOXES[fault.kind](*of_box)
-
-
-BOXES: dict[str, type[OfBox]] = {
-    "pause": Pauses,
-    "cpu-quota": Limits,
-    "disconnect": Disconnects,
-    "dns": Nameless,
-    "tmpfs-full": Fills,
-}
-
-
-def _of_disk(fault: Fault, disk: Disk | None, folder: Path, *, seed: int) -> Injector:
-    if not KINDS[fault.kind].mounts:
-        return Damages(fault, folder if disk is None else disk.below, seed=seed)
-    if disk is None:
-        raise PsconformError(f"fault {fault.kind} {fault} needs a file system over the folder for checkpoints")
-    return Breaks(fault, disk)
+    found = {fault: maker for fault in plan.faults if (maker := kinds()[fault.kind].injector) is not None}
+    docker = launcher if isinstance(launcher, DockerLauncher) else None
+    scene = Scene(
+        processes=launcher,
+        life=life,
+        done=lambda task: _is_done(folder, plan.layout, task),
+        seed=plan.workload.seed,
+        checkpoints=folder / CHECKPOINTS,
+        clock=lambda task: clock_of(launcher, task),
+        seconds=seconds,
+        numbers={fault: number for number, fault in enumerate(found)},
+        moved=moved,
+        by_memory=docker.ended_by_memory if docker is not None else lambda _: False,
+        proxies=links,
+        disk=disk,
+        network=wires if docker is not None else None,
+        containers=docker.boxes if docker is not None else None,
+    )
+    return {fault: maker(fault, scene) for fault, maker in found.items()}
 
 
 def _is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
     """A worker has made its last step; a ps, all workers have."""
     workers = layout.worker_tasks if task is None or task.job == "ps" else (task,)
     return all((folder / "done" / worker.slug).exists() for worker in workers)
-
-
-def _of_task(fault: Fault, launcher: Launcher, seconds: Seconds, *, done: Callable[[], bool]) -> Injector:
-    assert fault.task is not None
-    match fault.kind:
-        case "late":
-            return Late()
-        case "stop":
-            return Stops(fault, launcher)
-        case "throttle":
-            return Throttles(fault, launcher)
-        case "clock":
-            return Jumps(fault, clock_of(launcher, fault.task), launcher)
-        case "twice":
-            return Twice(fault, launcher, seconds)
-    return Ends(fault, launcher, done=done)

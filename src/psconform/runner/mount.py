@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
-from ..faults.mount import Disk
+from ..faults.disk_faults import Disk
 from ..launchers.cleanup import SOURCE, mounts
 from ..launchers.keeper import MOUNT, unmount
 from ..launchers.local import OWNER, LocalLauncher, owner_mark

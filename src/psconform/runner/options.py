@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BadInput
-from ..faults.fault import OUT_OF_DATA, Fault, refuse_twice
-from ..faults.fault import PACKETS as PACKETS_OF_LINKS
-from ..faults.kinds import KINDS, check_available
+from ..faults.data_faults import OUT_OF_DATA, POISON
+from ..faults.fault import Fault, refuse_twice
+from ..faults.kinds import PACKETS, check_available, kinds
 from ..faults.partitions import SHARED, of_listener
 from ..faults.when import PHASES, SENT
-from ..faults.words import CONTAINER, PACKETS
 from ..launchers.launcher import DOCKER
 from ..layout import Layout
 from ..targets.target import Target
@@ -94,7 +93,7 @@ def check_batches(
     ):
         if batches and excluded:
             raise BadInput("--batches", f"is not for {with_}", value=value)
-    for fault in (fault for fault in faults if fault.kind != OUT_OF_DATA):
+    for fault in (fault for fault in faults if fault.kind != OUT_OF_DATA.name):
         due = min((number for task, number in batches if task in (str(fault.task), fault.where)), default=None)
         if due is not None and fault.when.step is not None and fault.when.step >= due:
             raise BadInput(fault.place, f"{fault.task} has data for {due} steps (--batches)", value=str(fault))
@@ -104,7 +103,7 @@ def check_faults(faults: tuple[Fault, ...], *, containers: Containers | None = N
     """Raises BadInput where two faults would strike the same at the same time, PsconformError where one cannot."""
     refuse_twice(faults)
     for fault in faults:
-        if KINDS[fault.kind].of in (CONTAINER, PACKETS) and containers is None:
+        if kinds()[fault.kind].in_containers and containers is None:
             raise BadInput(fault.place, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
         if containers is not None and containers.hides(fault):
             problem = "must be less than what its layout leaves it"
@@ -113,14 +112,11 @@ def check_faults(faults: tuple[Fault, ...], *, containers: Containers | None = N
     check_available((fault.kind for fault in faults), proxies=any(fault.proxied for fault in faults))
 
 
-UNDO = ({"stop", "throttle"}, {"clock"}, {"throttle"}, {"rate"}, {"late"})
-"""Kinds of which the end of one would end the other, of the same task (or start it a second time)."""
-
-
 def _refuse_undoing(faults: tuple[Fault, ...]) -> None:
     for number, fault in enumerate(faults):
         for other in (other for other in faults[:number] if other.task is not None and other.task == fault.task):
-            if {fault.kind, other.kind} in UNDO:
+            one, two = kinds()[fault.kind], kinds()[other.kind]
+            if two.name in one.undoes or one.name in two.undoes:
                 problem = f"would end {other.kind} {other}, or the other way round: one of them for each task"
                 raise BadInput(fault.place, problem, value=f"{fault.kind} {fault}")
 
@@ -129,7 +125,7 @@ def check_links(faults: tuple[Fault, ...], target: Target) -> None:
     """Raises BadInput where a fault needs to tell who has dialled, and all tasks share one cluster spec."""
     proxied = any(fault.proxied for fault in faults)
     for fault in faults if target.shared else ():
-        if fault.kind in PACKETS_OF_LINKS:
+        if kinds()[fault.kind].of == PACKETS:
             if proxied:
                 problem = f"is not to be had beside faults that take proxies: {SHARED}"
                 raise BadInput(fault.place, problem, value=f"{fault.kind} {fault}")
@@ -154,7 +150,7 @@ def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
 
 def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str) -> None:
     """Raises BadInput where no ps is given the gradient of one worker as its probe made it."""
-    for fault in (fault for fault in faults if fault.kind == "poison"):
+    for fault in (fault for fault in faults if fault.kind == POISON.name):
         if layout.all_reduce:
             raise BadInput(fault.place, "needs a ps: it is what refuses a gradient", value=str(fault))
         if layout.replication == "model-parallel":

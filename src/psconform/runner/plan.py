@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import BadInput
 from ..faults.fault import Fault
 from ..faults.plan import given_plan, load_plan
+from ..faults.process_faults import KILL
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import RESTART_AFTER, parse_faults
 from ..history.manifest import MAX_CELLS, STEPS, Workload
@@ -133,7 +134,7 @@ class Plan:
     @property
     def _faults(self) -> list[str]:
         """The options that give the faults: short forms where those can say it, else the plan in the run folder."""
-        ends = {fault.restart_after_s for fault in self.faults if fault.kind == "kill"}
+        ends = {fault.restart_after_s for fault in self.faults if fault.kind == KILL.name}
         if any(fault.option == "--faults" for fault in self.faults) or len(ends) > 1:
             return ["--faults", str(self.out / FAULTS)]
         parts = [part for fault in self.faults for part in (fault.option, str(fault))]

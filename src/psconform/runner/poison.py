@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from ..faults.fault import OUT_OF_DATA, Fault
+from ..faults.data_faults import OUT_OF_DATA, POISON
+from ..faults.fault import Fault
 from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
 from ..probe import EventLog
@@ -17,7 +18,7 @@ def never_poisoned(faults: Sequence[Fault], folder: Path, *, without: Collection
 
     ``without``: names of files that are no record of a task, but of a second process of it.
     """
-    poisons = [fault for fault in faults if fault.kind == "poison"]
+    poisons = [fault for fault in faults if fault.kind == POISON.name]
     told = {fault.task: _steps(folder, fault.task, "poison", without) for fault in poisons if fault.task is not None}
     return [
         FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "its probe was not asked for that gradient")
@@ -31,13 +32,14 @@ def ran_out(
 ) -> list[FaultMissed]:
     """Record the workers that ran out of data, with their last push; returns those that never got there."""
     missing = []
-    for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA):
+    for fault in (fault for fault in faults if fault.kind == OUT_OF_DATA.name):
         assert fault.task is not None
         assert fault.when.step is not None
         pushed = _steps(folder, fault.task, "push", without) | _steps(folder, fault.task, "update", without)
         if fault.when.step - 1 in pushed:
             said = f"the last gradient that it pushed is of step {max(pushed)}"
-            log.write("fault", fault=fault.kind, of=str(fault.task), on=True, at=str(fault.when), evidence=said)
+            told = {"fault": fault.kind, "of": str(fault.task), "on": True, "at": str(fault.when), "evidence": said}
+            log.write("fault", **told, harm=OUT_OF_DATA.harm.value)
         else:
             missing.append(FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "training did not get there"))
     return missing

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import BadInput
+from ..faults.data_faults import POISON
 from ..faults.fault import Fault
 from ..faults.plan import parse_plan
+from ..faults.process_faults import KILL
 from ..faults.when import BEFORE_PUSH, PHASES, When
 from ..layout import Layout, Task
 from ..targets.defects import DEFECTS
@@ -34,7 +36,7 @@ def check_recovery(
     first, may show it or not: that is what it is drawn for.
     """
     defect = DEFECTS[name]
-    poisons = [fault for fault in faults if fault.kind == "poison"]
+    poisons = [fault for fault in faults if fault.kind == POISON.name]
     if poisons and not defect.poison:
         raise BadInput(poisons[0].place, f"defect {name} is not about it", value=str(poisons[0]))
     if defect.poison and not poisons:
@@ -46,7 +48,7 @@ def check_recovery(
         if every:
             raise BadInput("--checkpoint-every", f"defect {name} has no recovery", value=every)
         return
-    by_plan = defect.faults and not (defect.kill and all(fault.kind == "kill" for fault in faults))
+    by_plan = defect.faults and not (defect.kill and all(fault.kind == KILL.name for fault in faults))
     if by_plan and not drawn:
         _check_plan(name, faults, layout=layout, steps=steps)
     elif not drawn:
@@ -105,7 +107,7 @@ def _serves(fault: Fault, text: str) -> bool:
     """Whether it can do what a defect needs: of the same job, the chief or not, and at a phase of the defect's own."""
     name, _, at = text.partition("@")
     task, phase = Task.parse(name), When.parse(at, place="--kill").phase
-    if fault.kind != "kill" or fault.task is None or fault.task.job != task.job:
+    if fault.kind != KILL.name or fault.task is None or fault.task.job != task.job:
         return False
     same = (fault.task.index == 0) == (task.index == 0) and (phase in PHASES or fault.when.phase == phase)
     return task.job == "ps" or same

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..errors import BadInput
-from ..faults.fault import OUT_OF_DATA, Fault
+from ..faults.data_faults import OUT_OF_DATA
+from ..faults.fault import Fault
 from ..layout import Layout, Task
 from ..times import parse_seconds
 
@@ -62,7 +63,7 @@ def with_faults(
     """The same with the workers that run out of data by a fault; raises BadInput, naming the task."""
     found = {Task.parse(task): number for task, number in batches}
     for fault in faults:
-        if fault.kind != OUT_OF_DATA or fault.task is None or fault.when.step is None:
+        if fault.kind != OUT_OF_DATA.name or fault.task is None or fault.when.step is None:
             continue
         if fault.task in found:
             raise BadInput(fault.place, f"{fault.task} runs out of data twice", value=str(fault))
@@ -74,7 +75,7 @@ def with_faults(
 
 def without_faults(batches: tuple[tuple[str, int], ...], faults: Iterable[Fault]) -> tuple[tuple[str, int], ...]:
     """What is left of it without these faults."""
-    given = {str(fault.task) for fault in faults if fault.kind == OUT_OF_DATA}
+    given = {str(fault.task) for fault in faults if fault.kind == OUT_OF_DATA.name}
     return tuple(pair for pair in batches if pair[0] not in given)
 
 

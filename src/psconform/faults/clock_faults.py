@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..history.told import Harm
 from . import faketime
 from .control import Arrival
 from .fault import Fault
 from .injectors import Injector, Processes
+from .kinds import PROCESS, Amount, Kind, register
+from .scene import Scene
 
 
 class Jumps(Injector):
@@ -73,3 +76,32 @@ class Jumps(Injector):
 
 def _apart(seconds: float) -> str:
     return f"{abs(seconds):.1f} s {'behind' if round(seconds, 1) < 0 else 'ahead'}"
+
+
+def _jumps(fault: Fault, scene: Scene) -> Injector:
+    assert fault.task is not None
+    return Jumps(fault, scene.clock(fault.task), scene.processes)
+
+
+def _lacks() -> str:
+    return faketime.lacking()
+
+
+CLOCK = register(
+    Kind(
+        name="clock",
+        of=PROCESS,
+        about="the wall clock of a worker jumps, and then jumps back",
+        evidence="its probe told that its clock has jumped, and that it is right again",
+        injector=_jumps,
+        lasts=True,
+        asked=True,
+        amounts={
+            "jump_s": Amount("seconds ahead; negative: behind", 3600, -1_000_000_000, 1_000_000_000, zero=False),
+        },
+        undoes=("clock",),
+        drawn=False,
+        harm=Harm.SLOWS,
+        needs=_lacks,
+    )
+)

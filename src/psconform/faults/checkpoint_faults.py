@@ -1,13 +1,16 @@
-"""Faults of the disk: what becomes of a checkpoint behind the trainer's back."""
+"""Faults of checkpoints: truncate, flip. What becomes of one behind the trainer's back."""
 
 from __future__ import annotations
 
 import random
 import re
+from functools import partial
 from pathlib import Path
 
 from .fault import Fault
 from .injectors import Injector
+from .kinds import DISK, Kind, register
+from .scene import Scene
 
 LEAST_BYTES = 64
 """Smaller files are marks and locks, no checkpoints."""
@@ -58,8 +61,8 @@ def _checkpoint_of(file: Path, folder: Path) -> Path:
 class Damages(Injector):
     """truncate, flip: the newest checkpoint is cut in half, or one of its bits is turned over."""
 
-    def __init__(self, fault: Fault, folder: Path, *, seed: int) -> None:
-        self._kind, self._folder = fault.kind, folder
+    def __init__(self, fault: Fault, folder: Path, *, seed: int, cut: bool) -> None:
+        self._cut, self._folder = cut, folder
         self._random = random.Random(f"{seed}:{fault}")
         self._seen = ""
         self.file = ""
@@ -73,7 +76,7 @@ class Damages(Injector):
             return
         try:
             data = path.read_bytes()
-            if self._kind == "truncate":
+            if self._cut:
                 with path.open("r+b") as file:
                     file.truncate(len(data) // 2)
                 what = f"cut from {len(data)} to {len(data) // 2} bytes"
@@ -97,3 +100,31 @@ class Damages(Injector):
 
     def healed(self) -> str:
         return ""
+
+
+def _damages(fault: Fault, scene: Scene, *, cut: bool) -> Injector:
+    folder = scene.checkpoints if scene.disk is None else scene.disk.below
+    return Damages(fault, folder, seed=scene.seed, cut=cut)
+
+
+DAMAGED = "the file of the checkpoint has changed"
+TRUNCATE = register(
+    Kind(
+        name="truncate",
+        of=DISK,
+        about="the newest checkpoint loses its second half",
+        evidence=DAMAGED,
+        injector=partial(_damages, cut=True),
+        drawn=False,
+    )
+)
+FLIP = register(
+    Kind(
+        name="flip",
+        of=DISK,
+        about="one bit of the newest checkpoint is turned over, drawn from the seed",
+        evidence=DAMAGED,
+        injector=partial(_damages, cut=False),
+        drawn=False,
+    )
+)

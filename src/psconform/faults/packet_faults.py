@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 
 from ..layout import Task
 from .fault import Fault
 from .injectors import Injector
+from .kinds import PACKETS, Amount, Kind, register
+from .scene import Scene
 from .wires import Wires
-
-DONE = {
-    "drop": "dropped",
-    "loss": "lost",
-    "delay": "delayed",
-    "duplicate": "sent twice",
-    "reorder": "passed by others",
-    "corrupt": "damaged",
-}
-"""What is done to a packet, in words."""
 
 
 class Packets(Injector):
@@ -31,8 +24,9 @@ class Packets(Injector):
 
     holds, lingers = False, True  # nobody is harmed before there are packets
 
-    def __init__(self, fault: Fault, wires: Wires, *, number: int, seed: int) -> None:
-        self._fault, self._wires, self._seed = fault, wires, seed
+    def __init__(self, fault: Fault, wires: Wires, *, number: int, seed: int, done: str, drops: bool = False) -> None:
+        """``done``: what is done to a packet, in words; ``drops``: a rule does it, no program looks at the packet."""
+        self._fault, self._wires, self._seed, self._done, self._drops = fault, wires, seed, done, drops
         self._name = f"{fault.kind}-{number}"
         self._rules: list[tuple[Task, str, tuple[str, ...]]] = []
         self._matches: list[tuple[Task, tuple[str, ...]]] = []
@@ -49,7 +43,7 @@ class Packets(Injector):
         for task, match in self._matches:
             name = f"{self._name}-{next(self._numbers)}"
             self._rules.append((task, name, match))
-            if fault.kind == "drop":
+            if self._drops:
                 ask(task, do="rule", name=name, match=match, target="DROP")
             else:
                 mangle = {"kind": fault.kind, "amounts": dict(fault.amounts), "seed": f"{self._seed}:{fault}:{name}"}
@@ -75,7 +69,7 @@ class Packets(Injector):
             return self._seen
         self._follow()
         times = self._before + self._counted((task, name) for task, name, _ in self._rules)
-        self._seen = f"{times} packets {DONE[self._fault.kind]}" if times else self._seen
+        self._seen = f"{times} packets {self._done}" if times else self._seen
         return self._seen
 
     def heal(self) -> None:
@@ -118,38 +112,54 @@ class Packets(Injector):
         return dict(self._wires.ask(task, do="counted")["packets"])
 
 
-class Rate(Injector):
-    """rate: a token bucket for all that a task sends."""
+def _packets(fault: Fault, scene: Scene, *, done: str, drops: bool = False) -> Injector:
+    number = scene.numbers[fault]
+    return Packets(fault, scene.wires(fault), number=number, seed=scene.seed, done=done, drops=drops)
 
-    holds, lingers, alone = False, True, "slow to send"
 
-    def __init__(self, fault: Fault, wires: Wires) -> None:
-        assert fault.task is not None
-        self._task, self._wires, self._kbit = fault.task, wires, dict(fault.amounts)["kbit_per_s"]
-        self._seen = ""
+COUNTED = "packets of the target that it was done to, counted where they left"
+PERCENT = {"percent": Amount("of the packets", 20, 1, 100, drawn=(20, 40))}
 
-    def refused(self) -> str:
-        there = self._wires.ask(self._task, do="interface")["there"]
-        return "" if there else f"{self._task} was not connected"
 
-    def inject(self) -> None:
-        self._wires.ask(self._task, do="rate", kbit=self._kbit)
+def _kind(
+    name: str, about: str, *, done: str, amounts: dict[str, Amount] | None = None, evidence: str = COUNTED
+) -> Kind:
+    return register(
+        Kind(
+            name=name,
+            of=PACKETS,
+            about=about,
+            evidence=evidence,
+            injector=partial(_packets, done=done, drops=not amounts),
+            lasts=True,
+            amounts=amounts or {},
+            silences=True,
+        )
+    )
 
-    def evidence(self) -> str:
-        times = self._waited()
-        self._seen = f"packets had to wait {times} times" if times > 0 else self._seen
-        return self._seen
 
-    def over(self) -> str:
-        """Another fault has taken its interface away, and the bucket with it."""
-        return "its interface was taken away, and the token bucket with it" if self._waited() < 0 else ""
-
-    def heal(self) -> None:
-        self.evidence()
-        self._wires.ask(self._task, do="unrate")
-
-    def healed(self) -> str:
-        return "the token bucket is gone" if self._waited() < 0 else ""
-
-    def _waited(self) -> int:
-        return int(self._wires.ask(self._task, do="waited")["times"])
+DROP = _kind("drop", "all packets are dropped, without a word (iptables)", done="dropped")
+LOSS = _kind("loss", "some packets are lost, drawn from the seed", done="lost", amounts=PERCENT)
+DELAY = _kind(
+    "delay",
+    "packets arrive later",
+    done="delayed",
+    amounts={
+        "ms": Amount("milliseconds", 20, 1, 60_000, drawn=(5, 20, 100)),
+        "jitter_ms": Amount("up to so much more or less, of each packet, drawn from the seed", 0, 0, 60_000, (0, 5)),
+    },
+)
+DUPLICATE = _kind("duplicate", "some packets arrive twice, drawn from the seed", done="sent twice", amounts=PERCENT)
+REORDER = _kind(
+    "reorder",
+    "some packets are held back, drawn from the seed, and later ones pass them",
+    done="passed by others",
+    amounts={**PERCENT, "ms": Amount("milliseconds that they are held", 5, 1, 10_000, drawn=(5, 20, 100))},
+    evidence="packets of the target that others have passed",
+)
+CORRUPT = _kind(
+    "corrupt",
+    "in some packets one bit of what they carry is turned over, drawn from the seed",
+    done="damaged",
+    amounts=PERCENT,
+)

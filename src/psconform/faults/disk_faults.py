@@ -20,6 +20,8 @@ from typing import Any
 
 from .fault import Fault
 from .injectors import Injector
+from .kinds import DISK, Amount, Kind, register
+from .scene import Scene
 
 FAULTS, OPERATIONS = "faults.json", "operations.jsonl"
 """The names of the two files in the control folder."""
@@ -190,3 +192,37 @@ class Breaks(Injector):
             how = f"failed with {errno.errorcode[first.errno]}" if first.errno else f"was delayed by {first.ms} ms"
             more = f", and {len(struck) - 1} more" if len(struck) > 1 else ""
             self._seen = f"{self._disk.said(first)} {how}{more}"
+
+
+def _breaks(fault: Fault, scene: Scene) -> Injector:
+    return Breaks(fault, scene.mounted(fault))
+
+
+def _fuse() -> str:
+    return lacks()
+
+
+REFUSED = "an operation of the target that failed with it"
+FULL, READ_ONLY, UNREADABLE = (
+    register(
+        Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=_breaks, lasts=True, drawn=False, needs=_fuse)
+    )
+    for name, about in (
+        ("full", "no room: what would take some fails with ENOSPC"),
+        ("read-only", "whatever would change anything fails with EROFS"),
+        ("unreadable", "opening a file to read it, and reading, fail with EIO"),
+    )
+)
+SLOW_DISK = register(
+    Kind(
+        name="slow-disk",
+        of=DISK,
+        about="each read, write and fsync takes longer",
+        evidence="an operation of the target that was delayed",
+        injector=_breaks,
+        lasts=True,
+        amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
+        drawn=False,
+        needs=_fuse,
+    )
+)

@@ -1,16 +1,20 @@
-"""Faults that only a container has: pause, cpu-quota, oom, disconnect, dns, tmpfs-full, new-address."""
+"""Faults that only a container has: rate, cpu-quota, pause, disconnect, dns, tmpfs-full, oom, new-address."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from ..errors import PsconformError
+from ..history.told import Harm
 from ..layout import Task
 from .fault import Fault
 from .injectors import Injector, Processes
-from .wires import Ask
+from .kinds import CONTAINER, Amount, Kind, register
+from .scene import Scene
+from .wires import Ask, Wires
 
 NAMES = "127.0.0.11"
 """Where Docker's own DNS answers in each container's network."""
@@ -295,3 +299,147 @@ class Fills(OfOne):
         """What the engine does not answer is no byte that was written."""
         if self._there:
             self._left = self._try(lambda: self._boxes.fill(self._task, on=False), "the engine does not say")
+
+
+class Rate(Injector):
+    """rate: a token bucket for all that a task sends."""
+
+    holds, lingers, alone = False, True, "slow to send"
+
+    def __init__(self, fault: Fault, wires: Wires) -> None:
+        assert fault.task is not None
+        self._task, self._wires, self._kbit = fault.task, wires, dict(fault.amounts)["kbit_per_s"]
+        self._seen = ""
+
+    def refused(self) -> str:
+        there = self._wires.ask(self._task, do="interface")["there"]
+        return "" if there else f"{self._task} was not connected"
+
+    def inject(self) -> None:
+        self._wires.ask(self._task, do="rate", kbit=self._kbit)
+
+    def evidence(self) -> str:
+        times = self._waited()
+        self._seen = f"packets had to wait {times} times" if times > 0 else self._seen
+        return self._seen
+
+    def over(self) -> str:
+        """Another fault has taken its interface away, and the bucket with it."""
+        return "its interface was taken away, and the token bucket with it" if self._waited() < 0 else ""
+
+    def heal(self) -> None:
+        self.evidence()
+        self._wires.ask(self._task, do="unrate")
+
+    def healed(self) -> str:
+        return "the token bucket is gone" if self._waited() < 0 else ""
+
+    def _waited(self) -> int:
+        return int(self._wires.ask(self._task, do="waited")["times"])
+
+
+def _of_box(fault: Fault, scene: Scene, *, injector: type[OfBox]) -> Injector:
+    return injector(fault, scene.boxes(fault), scene.processes, scene.wires(fault).ask)
+
+
+def _exhausts(fault: Fault, scene: Scene) -> Injector:
+    ask = scene.wires(fault).ask
+    return Exhausts(fault, scene.boxes(fault), scene.processes, ask, by_memory=scene.by_memory)
+
+
+def _moves(fault: Fault, scene: Scene) -> Injector:
+    return Moves(fault, scene.boxes(fault), scene.processes, scene.wires(fault).ask, moved=scene.moved)
+
+
+RATE = register(
+    Kind(
+        name="rate",
+        of=CONTAINER,
+        about="all that the task sends leaves at no more than this rate (tbf)",
+        evidence="packets that had to wait, counted by the token bucket",
+        injector=lambda fault, scene: Rate(fault, scene.wires(fault)),
+        lasts=True,
+        # what a small model's traffic exceeds
+        amounts={"kbit_per_s": Amount("kilobits a second", 1000, 8, 10_000_000, drawn=(100, 200))},
+        undoes=("rate",),
+    )
+)
+CPU_QUOTA = register(
+    Kind(
+        name="cpu-quota",
+        of=CONTAINER,
+        about="it has only some of a CPU's time",
+        evidence="periods in which its time was over, counted by its cgroup",
+        injector=partial(_of_box, injector=Limits),
+        lasts=True,
+        # of more, a task that mostly waits may not notice in half a second
+        amounts={"percent": Amount("of one CPU's time", 20, 1, 6400, drawn=(5, 10))},
+        hides=True,
+    )
+)
+PAUSE = register(
+    Kind(
+        name="pause",
+        of=CONTAINER,
+        about="its container is frozen (docker pause), which no process notices",
+        evidence="the engine says that it is paused",
+        injector=partial(_of_box, injector=Pauses),
+        lasts=True,
+    )
+)
+DISCONNECT = register(
+    Kind(
+        name="disconnect",
+        of=CONTAINER,
+        about="its container is taken from the network, and put back with the same address",
+        evidence="its network has no interface but loopback",
+        injector=partial(_of_box, injector=Disconnects),
+        lasts=True,
+        silences=True,
+    )
+)
+DNS = register(
+    Kind(
+        name="dns",
+        of=CONTAINER,
+        about="it finds nobody by name",
+        evidence="lookups of the target that were refused",
+        injector=partial(_of_box, injector=Nameless),
+        lasts=True,
+        drawn=False,
+    )
+)
+TMPFS_FULL = register(
+    Kind(
+        name="tmpfs-full",
+        of=CONTAINER,
+        about="no room in its /tmp",
+        evidence="one byte more is refused",
+        injector=partial(_of_box, injector=Fills),
+        lasts=True,
+    )
+)
+OOM = register(
+    Kind(
+        name="oom",
+        of=CONTAINER,
+        about="it is out of memory, so the kernel ends it",
+        evidence="the engine says that it was ended for want of memory",
+        injector=_exhausts,
+        restarts=True,
+        harm=Harm.ENDS,
+    )
+)
+NEW_ADDRESS = register(
+    Kind(
+        name="new-address",
+        of=CONTAINER,
+        about="SIGKILL, and it is started again at another address",
+        evidence="the process ended by signal 9",
+        injector=_moves,
+        restarts=True,
+        again="it is started again elsewhere",
+        moves=True,
+        harm=Harm.ENDS,
+    )
+)

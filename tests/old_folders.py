@@ -1,4 +1,4 @@
-"""Manifests of schema 1, which had sentences where those of schema 2 have values: recorded runs are of it."""
+"""Run folders of schema 1, which had sentences where those of schema 2 have values: recorded runs are of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from psconform.faults.kinds import kinds
 from psconform.history.reasons import FaultMissed, LinksLost, Missed, NoEnd, NoProgress, Problem, Reason, TaskFailed
+
+from .mutations import rechained
 
 HOW = {
     "never struck": Missed.NEVER_INJECTED,
@@ -39,9 +42,14 @@ def reason_of(sentence: str) -> Reason:
 
 
 def convert(folder: Path) -> None:
-    """Bring the manifest of a run folder to the schema that psconform reads."""
+    """Bring a run folder to the schema that psconform reads."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_bytes())
     if manifest["schema"] == 1:
         reasons = [msgspec.to_builtins(reason_of(sentence)) for sentence in manifest.get("reasons", ())]
         path.write_text(json.dumps({**manifest, "schema": 2, "reasons": reasons}), encoding="utf-8")
+        own = folder / "events" / "psconform-0.jsonl"
+        events = [json.loads(line) for line in own.read_bytes().splitlines()] if own.is_file() else []
+        if any(event["kind"] == "fault" for event in events):
+            told = [e | ({"harm": kinds()[e["fault"]].harm} if e["kind"] == "fault" else {}) for e in events]
+            own.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in told], smooth=False)))

@@ -1,0 +1,32 @@
+"""What injects a fault, as in a run, on the parts that a test has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from psconform.faults.fault import Fault
+from psconform.faults.injectors import Injector
+from psconform.faults.kinds import kinds
+from psconform.faults.scene import Scene
+
+
+class Nothing:
+    """In place of what a fault does not act on."""
+
+
+def injector_of(fault: Fault, **parts: Any) -> Injector:
+    """``parts``: fields of a Scene."""
+    usual: dict[str, Any] = {
+        "processes": Nothing(),
+        "life": lambda task: 0,
+        "done": lambda task: False,
+        "seed": 0,
+        "checkpoints": Path("none"),
+        "clock": lambda task: Path("none"),
+        "seconds": Nothing(),
+        "numbers": {fault: 0},
+    }
+    maker = kinds()[fault.kind].injector
+    assert maker is not None
+    return maker(fault, Scene(**usual | parts))
