@@ -49,6 +49,11 @@ class DockerLauncher:
     python = "python3"
     inherited: Mapping[str, str] = {}
 
+    @property
+    def pods(self) -> Self:
+        """Each task has one."""
+        return self
+
     def __init__(
         self,
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..layout import Command, Task
 
@@ -21,6 +21,28 @@ class Ended:
     status: int
     pid: int
     second: bool = False  # it ran beside the process of the task, which may still be there
+
+
+class Pods(Protocol):
+    """What only tasks in containers have, each in a pod of its own.
+
+    Attributes:
+        boxes: what the engine can do to the container of a task (`faults.container_faults.Boxes`).
+    """
+
+    boxes: Any
+
+    def ask_pod(self, task: Task, **request: Any) -> dict[str, Any]:
+        """A request to the helper of a task's pod, and its answer; raises PsconformError."""
+
+    def ended_by_memory(self, task: Task) -> bool:
+        """The kernel has ended its latest process for want of memory."""
+
+    def toxiproxy(self) -> tuple[str, str]:
+        """Start the proxies of this run; returns the URL of Toxiproxy, and the address at which its proxies listen."""
+
+    def toxiproxy_runs(self) -> bool:
+        """It was started, and has not ended."""
 
 
 class Launcher(Protocol):
@@ -39,6 +61,10 @@ class Launcher(Protocol):
     python: str
     inherited: Mapping[str, str]
     others: bool
+
+    @property
+    def pods(self) -> Pods | None:
+        """None: tasks are processes on this machine."""
 
     @property
     def control(self) -> Path | None:

@@ -22,7 +22,7 @@ from typing import Any, Self
 from ..errors import PsconformError
 from ..layout import Command, Task
 from .environment import direct
-from .launcher import Ended
+from .launcher import Ended, Pods
 from .remains import namespace
 
 OWNER = "PSCONFORM_OWNER"
@@ -48,6 +48,7 @@ class LocalLauncher:
     """
 
     control: Path | None = None
+    pods: Pods | None = None
     python = sys.executable
     inherited: Mapping[str, str] = os.environ
     others = False

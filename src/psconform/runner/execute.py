@@ -18,7 +18,7 @@ from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
 from ..history.manifest import Manifest, Workload
 from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
-from ..launchers.containers import TOXIPROXY, DockerLauncher
+from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
 from ..probe import EventLog
@@ -188,12 +188,12 @@ class _Execution:
 
     def _wires(self) -> Wires | None:
         """The network of the run, if faults strike its packets."""
-        if not isinstance(self.launcher, DockerLauncher):
+        launcher, pods = self.launcher, self.launcher.pods
+        if pods is None:
             return None
         from ..faults.wires import Wires  # what it imports is an extra
 
-        launcher = self.launcher
-        return Wires(launcher.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
+        return Wires(pods.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""

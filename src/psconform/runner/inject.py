@@ -11,7 +11,6 @@ from ..faults.fault import Fault
 from ..faults.injectors import Injector, Life
 from ..faults.kinds import kinds
 from ..faults.scene import Scene, Seconds
-from ..launchers.containers import DockerLauncher
 from ..launchers.launcher import Launcher
 from ..layout import Layout, Task
 from .folder import CHECKPOINTS
@@ -50,7 +49,7 @@ def injectors(
     is the network of tasks in containers, and ``moved`` is told of one that has another address.
     """
     found = {fault: maker for fault in plan.faults if (maker := kinds()[fault.kind].injector) is not None}
-    docker = launcher if isinstance(launcher, DockerLauncher) else None
+    pods = launcher.pods
     scene = Scene(
         processes=launcher,
         life=life,
@@ -61,11 +60,11 @@ def injectors(
         seconds=seconds,
         numbers={fault: number for number, fault in enumerate(found)},
         moved=moved,
-        by_memory=docker.ended_by_memory if docker is not None else lambda _: False,
+        by_memory=lambda task: pods is not None and pods.ended_by_memory(task),
         proxies=links,
         disk=disk,
-        network=wires if docker is not None else None,
-        containers=docker.boxes if docker is not None else None,
+        network=wires,
+        containers=None if pods is None else pods.boxes,
     )
     return {fault: maker(fault, scene) for fault, maker in found.items()}
 

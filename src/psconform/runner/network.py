@@ -15,7 +15,7 @@ from ..faults.sent import Sent
 from ..faults.server import need
 from ..faults.toxiproxy import Toxiproxy
 from ..history.manifest import Manifest
-from ..launchers.containers import TOXIPROXY, DockerLauncher
+from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..layout import Command, Task
@@ -108,12 +108,12 @@ def proxies(
     Containers have a server of their own on the network of the run, which ends with them; processes are given one.
     ``fixed``: tasks dial each other, and get to the proxies all the same.
     """
-    if isinstance(launcher, DockerLauncher):
-        url, host = launcher.toxiproxy()
+    if (pods := launcher.pods) is not None:
+        url, host = pods.toxiproxy()
         own = Toxiproxy(url)
-        _await_answer(own, log=log_of(folder, TOXIPROXY), there=launcher.toxiproxy_runs, wait=time.sleep)
-        detours = Detours(launcher.ask_pod)
-        traffic = InPods(launcher.ask_pod, list(addresses), diverted=detours.believed)
+        _await_answer(own, log=log_of(folder, TOXIPROXY), there=pods.toxiproxy_runs, wait=time.sleep)
+        detours = Detours(pods.ask_pod)
+        traffic = InPods(pods.ask_pod, list(addresses), diverted=detours.believed)
         named, shared = launcher.named, manifest.shared_spec
         with Links(own, manifest.run, addresses, shared=shared, traffic=traffic, host=host, named=named) as links:
             if fixed:
