@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
@@ -40,6 +41,8 @@ def _type(hint: object) -> str:
     if parts:
         shown = [repr(p) if isinstance(p, str) else _type(p) for p in parts]
         return " or ".join(dict.fromkeys(shown)).replace("number or 'nan' or 'inf' or '-inf'", "number*")
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(repr(choice.value) for choice in hint)
     return str(hint)
 
 

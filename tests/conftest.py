@@ -8,6 +8,7 @@ The slowest tier that a test or its module is marked with is the test's.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import os
 import signal
 import subprocess
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from psconform.doctor import PARTS, lacking
+from psconform.plugin import NEEDS
 
 pytest_plugins = ["pytester", "tests.proxied"]
 settings.register_profile("untimed", deadline=None)  # how long an example takes is the machine's
@@ -29,6 +33,13 @@ TIERS = {
 }
 """Slowest first."""
 PURE = "pure"
+STARTS = (
+    (subprocess, "Popen"),
+    (_posixsubprocess, "fork_exec"),  # of multiprocessing
+    *((os, name) for name in ("fork", "posix_spawn", "posix_spawnp", "system")),
+)
+LOAD_TENSORFLOW = set()
+"""Modules of tests that load it when they are imported."""
 HERE = Path(__file__).parent
 
 
@@ -63,8 +74,19 @@ def only_the_tensorflow_tier_loads_tensorflow(request):
     """It takes seconds and a gigabyte; a process that has it already cannot tell."""
     there = "tensorflow" in sys.modules
     yield
-    if tier_of(request.node) in (PURE, "engine"):
-        assert there or "tensorflow" not in sys.modules, "mark what loads TensorFlow with its tier: tensorflow"
+    loads = (not there and "tensorflow" in sys.modules) or request.node.path in LOAD_TENSORFLOW
+    if tier_of(request.node) in (PURE, "engine") and loads:
+        pytest.fail("mark what loads TensorFlow with its tier: tensorflow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A module may load it when it is imported, and then all that come after it find it there."""
+    there = "tensorflow" in sys.modules
+    report = yield
+    if not there and "tensorflow" in sys.modules and isinstance(collector, pytest.Module):
+        LOAD_TENSORFLOW.add(collector.path)
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,12 +94,14 @@ def pytest_runtest_protocol(item):
     """A pure test, and the fixtures that it is the first to use, cannot start a process."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         if tier_of(item) == PURE:
+            for part in (part for marker in item.iter_markers(NEEDS) for part in marker.args if part in PARTS):
+                lacking(part)  # which may take a process; the answer is kept
 
             def refused(*_, **__):
-                raise AssertionError("a pure test starts no process; mark it with its tier: " + ", ".join(TIERS))
+                pytest.fail("a pure test starts no process: mark it engine, or tensorflow or nightly if it is slower")
 
-            monkeypatch.setattr(subprocess, "Popen", refused)
-            monkeypatch.setattr(os, "fork", refused)
+            for module, name in STARTS:
+                monkeypatch.setattr(module, name, refused)
         return (yield)
 
 

@@ -192,15 +192,22 @@ def all_of(line, size):
     return size == 0
 
 
-@pytest.mark.parametrize("kind", ["stall", "latency", "bandwidth", "slice"])
-def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
-    """Its reader was busy; what comes later is."""
+def beyond_its_reach(pair, kind):
+    """A fault that begins when the proxy has passed on what its reader has not read yet."""
     links, near, far = pair
     far.sendall(PAST)
     more = {"latency": ", ms = 100", "bandwidth": ", kB_per_s = 100"}.get(kind, "")
     strikes = disturbs(links, STALL.replace("stall", kind).replace("until = 2", f"until = 2{more}"))
     until(lambda: left_the_proxy(near) == len(PAST), seconds=LONG_S)
     assert on_their_way(links) > 0
+    return strikes
+
+
+@pytest.mark.parametrize("kind", ["stall", "latency", "bandwidth", "slice"])
+def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
+    """Its reader was busy; what comes later is."""
+    _, near, far = pair
+    strikes = beyond_its_reach(pair, kind)
     strikes.inject()
     assert not strikes.evidence()
     assert all_of(near, len(PAST))
@@ -216,11 +223,7 @@ def test_what_was_past_it_when_it_began_is_no_sign_of_it(pair, kind):
 def test_what_arrives_while_it_is_injected_hides_no_later_bytes(pair, kind, monkeypatch):
     """The kernel delivers some to a reader that does not read, too, so a busy one may get them at any moment."""
     links, near, far = pair
-    far.sendall(PAST)
-    more = {"latency": ", ms = 100", "bandwidth": ", kB_per_s = 100"}.get(kind, "")
-    strikes = disturbs(links, STALL.replace("stall", kind).replace("until = 2", f"until = 2{more}"))
-    until(lambda: left_the_proxy(near) == len(PAST), seconds=LONG_S)
-    assert on_their_way(links) > 0
+    strikes = beyond_its_reach(pair, kind)
     tell = "delay" if kind == "latency" else "add"
     told = getattr(links, tell)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from psconform.faults.kinds import Kind, register
+
 from .recorded_runs import RECORDED, unpack
 
 pytestmark = pytest.mark.engine
@@ -126,6 +128,11 @@ def test_a_check_that_cannot_be_loaded_is_named(added, text, value, says):
     assert "entry point extra of psconform.checks: cannot be loaded: " in listed.stderr
     assert says in listed.stderr
     assert "Traceback" not in listed.stderr
+
+
+def test_a_kind_of_nothing_that_faults_can_be_of_is_refused():
+    with pytest.raises(ValueError, match="fault kind storm is of 'weather'; valid: process, network"):
+        register(Kind(name="storm", of="weather", about="it rains", evidence="it is wet"))
 
 
 PLAN = """

@@ -131,7 +131,9 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = Choice(target, profile, launcher, image)
     config.addinivalue_line("markers", "psconform: a test that starts real clusters and judges them")
     config.addinivalue_line("markers", f"{ANYWHERE}: what it judges is the same wherever tasks run")
-    config.addinivalue_line("markers", f"{NEEDS}(part, ...): is skipped on a machine that lacks a part (docker, fuse)")
+    config.addinivalue_line(
+        "markers", f"{NEEDS}(part, ...): is skipped on a machine that lacks a part (docker, faketime, fuse, toxiproxy)"
+    )
     if target != "reference":
         _check_target(target)
     if launcher == "docker":
@@ -161,9 +163,11 @@ class Lacking(pytest.skip.Exception):  # type: ignore[misc, name-defined]
 
 def need(*parts: str) -> None:
     """Skip the test that runs if this machine lacks one of these parts; fail it if all are required."""
-    from .doctor import lacking
+    from .doctor import PARTS, lacking
 
     for part in parts:
+        if part not in PARTS:
+            pytest.fail(f"{NEEDS}: there is no part {part!r}; valid: {', '.join(sorted(PARTS))}", pytrace=False)
         if advice := lacking(part):
             if os.environ.get(REQUIRE_ALL) == "1":
                 pytest.fail(f"{REQUIRE_ALL}=1, and this machine lacks {part}: {advice}", pytrace=False)

@@ -6,15 +6,12 @@ decorator `check`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from ..errors import BadInput
+from ..extensions import load
 from ..history.model import FAILED, History, Worker
 from ..verdict import Verdict, not_judged, unknown
 
@@ -108,15 +105,7 @@ def all_checks() -> tuple[Check, ...]:
     Raises:
         BadInput: an entry point of another package cannot be loaded.
     """
-    package = __name__.rpartition(".")[0]
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-        importlib.import_module(module.name)
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            point.load()
-        except Exception as error:
-            problem = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise BadInput(f"entry point {point.name} of {ENTRY_POINTS}", problem, value=point.value) from error
+    load(__name__.rpartition(".")[0], ENTRY_POINTS)
     return tuple(sorted(_checks.values(), key=_place))
 
 

@@ -152,7 +152,7 @@ class Limits(OfOne):
 
 
 class Exhausts(OfBox):
-    """oom: the kernel's OOM killer ends it; its end is told of (``ended``), the runner starts it."""
+    """oom: the kernel's OOM killer ends it; the runner reports its end (``ended``) and starts it again."""
 
     ends = starts = True
 
@@ -254,7 +254,7 @@ class Nameless(OfBox):
     """dns: nobody's name is found. It shows only when somebody is dialled anew, say because a task has ended."""
 
     holds, lingers, alone = False, True, "without names"
-    unseen = "nobody was looked up meanwhile"
+    unseen = "no name was looked up meanwhile"
 
     def inject(self) -> None:
         self._ask(self._task, do="rule", name="dns", match=("-d", NAMES), target="REJECT")
@@ -402,7 +402,7 @@ DNS = register(
     Kind(
         name="dns",
         of=CONTAINER,
-        about="it finds nobody by name",
+        about="it cannot look up the names of other tasks",
         evidence="lookups of the target that were refused",
         injector=partial(_of_box, injector=Nameless),
         lasts=True,

@@ -198,15 +198,9 @@ def _breaks(fault: Fault, scene: Scene) -> Injector:
     return Breaks(fault, scene.mounted(fault))
 
 
-def _fuse() -> str:
-    return lacks()
-
-
 REFUSED = "an operation of the target that failed with it"
 FULL, READ_ONLY, UNREADABLE = (
-    register(
-        Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=_breaks, lasts=True, drawn=False, needs=_fuse)
-    )
+    register(Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=_breaks, lasts=True, drawn=False))
     for name, about in (
         ("full", "no room: what would take some fails with ENOSPC"),
         ("read-only", "whatever would change anything fails with EROFS"),
@@ -223,6 +217,5 @@ SLOW_DISK = register(
         lasts=True,
         amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
         drawn=False,
-        needs=_fuse,
     )
 )

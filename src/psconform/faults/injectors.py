@@ -40,7 +40,7 @@ class Injector(ABC):
         starts: it is healed by starting the task.
         lingers: its time is not over before it is seen to have taken effect, within ``effect_s``.
         alone: what its task is while it lasts, where the end of one would end another of its kind; else empty.
-        freezes: its task is stopped by it, and goes on when it is told to: whether it ends then is not up to it.
+        freezes: it stops its task; once continued, the task may end by itself.
         file: what it has damaged, if it is a file.
         unseen: why it may not have been seen to take effect, as far as that is known.
     """

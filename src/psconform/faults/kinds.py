@@ -6,15 +6,13 @@ entry points. `kinds` finds them all.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import BadInput, PsconformError
+from ..errors import PsconformError
+from ..extensions import load
 from ..history.told import Harm
 
 if TYPE_CHECKING:
@@ -83,7 +81,7 @@ class Kind:
         drawn: random plans have it.
         outlasts: in random plans it often lasts for longer than a deadline.
         hides: the share of a CPU that its amount ``percent`` leaves must be less than what a layout leaves.
-        needs: what this machine lacks for it, where that is more than what it breaks takes.
+        needs: what this machine lacks for it, beside proxies, containers or a file system.
     """
 
     name: str
@@ -117,11 +115,15 @@ class Kind:
     @property
     def lacks(self) -> str:
         """What this machine lacks for it; empty if nothing."""
-        if self.of in (CONTAINER, PACKETS):
+        if self.in_containers:
             return IN_CONTAINERS
-        if self.needs is not None:
-            return self.needs()
-        return _proxies() if self.of == NETWORK else ""
+        return self.lacks_part or (_proxies() if self.of == NETWORK else "")
+
+    @property
+    def lacks_part(self) -> str:
+        """The same, without containers and proxies."""
+        why = self.needs() if self.needs is not None else ""
+        return why or (_fuse() if self.mounts else "")
 
     @property
     def part(self) -> str:
@@ -156,8 +158,10 @@ def register(kind: Kind) -> Kind:
     """Make a kind known; returns it.
 
     Raises:
-        ValueError: there is one of that name already.
+        ValueError: there is one of that name already, or it is of nothing that faults can be of.
     """
+    if kind.of not in OF:
+        raise ValueError(f"fault kind {kind.name} is of {kind.of!r}; valid: {', '.join(OF)}")
     if kind.name in _kinds:
         raise ValueError(f"fault kind {kind.name} is declared already")
     _kinds[kind.name] = kind
@@ -171,16 +175,7 @@ def kinds() -> Mapping[str, Kind]:
     Raises:
         BadInput: an entry point of another package cannot be loaded.
     """
-    package = __name__.rpartition(".")[0]
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-        if module.name.endswith("_faults"):
-            importlib.import_module(module.name)
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            point.load()
-        except Exception as error:
-            problem = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise BadInput(f"entry point {point.name} of {ENTRY_POINTS}", problem, value=point.value) from error
+    load(__name__.rpartition(".")[0], ENTRY_POINTS, ending="_faults")
     return {kind.name: kind for kind in sorted(_kinds.values(), key=lambda kind: OF.index(kind.of))}
 
 
@@ -198,7 +193,7 @@ def check_available(names: Iterable[str], *, proxies: bool) -> None:
     """Raises PsconformError if no run could have faults of these kinds here, whatever it sets up."""
     given = {name: kinds()[name] for name in sorted(set(names))}
     for name, kind in given.items():
-        if kind.needs is not None and not kind.in_containers and (why := kind.needs()):
+        if why := kind.lacks_part:
             what = "faults of the disk that last need" if kind.mounts else f"fault {name} needs"
             raise PsconformError(f"{what} {why}")
     if not proxies and not any(kind.of == NETWORK for kind in given.values()):
@@ -210,6 +205,12 @@ def check_available(names: Iterable[str], *, proxies: bool) -> None:
         raise PsconformError(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
     if why := available():
         raise PsconformError(f"network faults need to see the target's connections: {why}")
+
+
+def _fuse() -> str:
+    from .disk_faults import lacks  # which registers kinds
+
+    return lacks()
 
 
 def _proxies() -> str:

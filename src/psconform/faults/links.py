@@ -46,7 +46,7 @@ class Links:
         traffic: who tells of the connections of tasks.
         host: where proxies are to listen.
         named: an address as proxies are told it: where it may change, by a name.
-        moved: is told of a task that listens at another address from now on.
+        moved: is called with a task and the address at which it listens from now on.
     """
 
     server: Toxiproxy

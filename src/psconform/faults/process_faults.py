@@ -20,7 +20,7 @@ END_S = 5.0
 
 
 class Ends(Injector):
-    """kill, term, crash-loop: a process that ends by a signal. Its end is told of (``ended``); the runner starts it."""
+    """kill, term, crash-loop: a signal ends the process. The runner reports that (``ended``) and starts it again."""
 
     ends = starts = True
 
@@ -108,7 +108,7 @@ class Stops(Injector):
         self._processes.signal(self._task, signal.SIGCONT)
 
     def healed(self) -> str:
-        # without a state it has ended, which is told of elsewhere
+        # without a state it has ended, which the scheduler handles
         return "it goes on" if self._processes.state(self._task) not in ("T", "") else ""
 
 

@@ -165,7 +165,7 @@ def _sorts(given: Sequence[str], layout: Layout, *, sent: bool = False) -> list[
     anybody = tuple(layout.tasks)
     for (_, ends, _), names in alike.items():
         doubles = kinds()[names[0]].harm is Harm.DOUBLES
-        whom = jobs if ends else [anybody + 2 * workers if doubles else anybody]  # a second ps serves nobody
+        whom = jobs if ends else [anybody + 2 * workers if doubles else anybody]  # no worker uses a second ps
         found += [_Sort(tuple(names), tasks) for tasks in whom]
         if sent and kinds()[names[0]].effect == "ends":
             found.append(_Sort(tuple(names), anybody, sent=True))

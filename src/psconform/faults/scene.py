@@ -52,7 +52,7 @@ class Scene:
         clock: the file from which a task reads how far its clock is ahead.
         seconds: starts second processes of tasks.
         numbers: of each fault in the plan.
-        moved: is told of a task that has another address.
+        moved: is called with a task and the address that it has now.
         by_memory: whether a task was ended for want of memory.
     """
 

@@ -201,7 +201,7 @@ class FaultEvent(Event, tag="fault", frozen=True):
     on: Annotated[bool, Meta(description="true: it struck; false: it was healed")]
     at: Annotated[str, Meta(description="where in training, as in the option")]
     evidence: Annotated[str, Meta(description="what psconform saw of it")]
-    harm: Annotated[Harm, Meta(description="what it does to training: ends, doubles, away, slows or none")]
+    harm: Annotated[Harm, Meta(description="what it does to training")]
     file: Annotated[
         str,
         Meta(description="the checkpoint file that it damaged, below the folder for them; left out of other faults"),

@@ -269,7 +269,7 @@ class _Execution:
             self.scheduler.tick(heard_s=time.monotonic() - moved)
             trains = any(map(self._runs, self.layout.worker_tasks))
             if not trains and not self.scheduler.starting:
-                self.scheduler.heal_all()  # nobody is left to show an effect, or its end
+                self.scheduler.heal_all()  # no task is left that could show an effect, or its end
                 if time.monotonic() - moved > HEAL_PATIENCE_S:
                     break  # and what is not healed by now never is
             if self.scheduler.lasting or self._comes_up():

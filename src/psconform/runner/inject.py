@@ -46,7 +46,7 @@ def injectors(
     """One for each fault that psconform injects.
 
     ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints; ``wires``
-    is the network of tasks in containers, and ``moved`` is told of one that has another address.
+    is the network of tasks in containers, and ``moved`` is called with one that has another address.
     """
     found = {fault: maker for fault in plan.faults if (maker := kinds()[fault.kind].injector) is not None}
     pods = launcher.pods
