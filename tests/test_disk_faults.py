@@ -172,8 +172,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from psconform.reference_impl.checkpoint import Cut, Store, _os_error
-
-from .scenes import injector_of
 store = Store(Path(sys.argv[1]))
 for line in sys.stdin:
     try:
