@@ -34,7 +34,8 @@ from rich.console import Console
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults.kinds import drawn_kinds
-from psconform.layout import UPDATES, Layout
+from psconform.layout import Layout
+from psconform.options import UPDATES
 from psconform.runner.again import Fails, stored_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import as_it_was, shrink

@@ -26,6 +26,7 @@ from machine import machine, paragraph, today, versions
 from psconform.launchers.engine import engine
 from psconform.launchers.images import trainer_image
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 from psconform.targets.compose_file import compose
@@ -45,7 +46,8 @@ def trained_at(text: str) -> float:
 
 def by_psconform(layout: Layout, folder: Path, session: Session, *, faults: str = "") -> float:
     """Seconds until all workers have trained."""
-    plan = make_plan(out=folder, layout=layout.text, steps=1, launcher="docker", update="async", faults=faults)
+    options = Options(out=folder, layout=layout.text, steps=1, launcher="docker", update="async", faults=faults)
+    plan = make_plan(options)
     began = time.time()
     session.run(plan)
     logs = [folder / "logs" / f"{task.slug}.log" for task in layout.worker_tasks]

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from psconform import judge
 from psconform.api import Run
+from psconform.options import MODELS
 from psconform.runner.session import Session
-from psconform.trained import MODELS
 from psconform.workloads.equivalence import ACCURACY, Equivalence
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -11,10 +11,11 @@ from typing import Any
 
 from machine import paragraph
 
-from psconform.history.manifest import STEPS
 from psconform.layout import NAMED, Layout
+from psconform.options import Options
 from psconform.targets.defects import DEFECTS, Defect
 
+STEPS = Options.steps
 LONGEST = 60
 """The most steps of a healthy run; one with a defect has the usual number."""
 LEAST = 19 / 20

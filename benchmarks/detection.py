@@ -32,8 +32,8 @@ from rich.console import Console
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults.kinds import NETWORK, drawn_kinds, kinds
-from psconform.history.manifest import STEPS
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.runner.draw import drawn
 from psconform.runner.session import Session
 from psconform.targets.defects import DEFECTS, Defect
@@ -65,6 +65,7 @@ KINDS: dict[str, tuple[dict[str, Any], ...]] = {
     "async": (*_OFTEN, {"staleness": 2}, {"rate": "staleness-aware"}),
 }
 """What the healthy trainer runs, each as often: workloads and modes."""
+STEPS = Options.steps
 KILLED_STEPS = 40
 
 

@@ -22,7 +22,7 @@ from machine import paragraph
 from rich.console import Console
 
 from psconform.launchers.launcher import DOCKER, LAUNCHERS, PROCESS
-from psconform.layout import UPDATES
+from psconform.options import UPDATES
 from psconform.targets.defects import DEFECTS
 
 STORE = Path(__file__).parent / ".detection" / "launchers.jsonl"

@@ -1,4 +1,4 @@
-"""Writes docs/events.md and docs/checks.md from the code: ``python docs/generate.py`` (a test compares them)."""
+"""Writes events.md, checks.md and options.md from the code: ``python docs/generate.py`` (a test compares them)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from psconform.checks import all_checks
 from psconform.history import events
+from psconform.options import CLUSTER, EXECUTION, FAULTS, OPTIONS, TRAINING
 from psconform.targets.defects import DEFECTS
 
 HERE = Path(__file__).parent
@@ -88,7 +89,27 @@ def checks_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"events.md": events_page, "checks.md": checks_page}
+def options_page() -> str:
+    """docs/options.md."""
+    lines = [f"{GENERATED}# Options of a run\n"]
+    lines.append(
+        "`psconform run` takes them as flags and `psconform.judge` as arguments of the same names (dashes are\n"
+        "underscores). Options of many runs (`--repeat`, ...) are in `psconform run --help`.\n"
+    )
+    for group in (CLUSTER, TRAINING, FAULTS, EXECUTION):
+        lines += [f"## {group}\n", "| flag | argument | default | placeholder | meaning |", "|---|---|---|---|---|"]
+        for name, option in ((name, option) for name, option in OPTIONS.items() if option.group == group):
+            flag = f"{option.flag} {option.metavar or ''}".strip().replace("|", " or ")
+            shown = option.default not in ("", ()) and option.default is not None and option.default is not False
+            default = f"`{option.default}`" if shown else ""
+            told = f"`{{{option.placeholder}}}`" if option.placeholder else ""
+            lines.append(f"| `{flag}` | `{name}` | {default} | {told} | {option.help} |")
+        lines.append("")
+    lines.append("A placeholder is what a command in a [target file](targets.md) contains to be given the option.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"events.md": events_page, "checks.md": checks_page, "options.md": options_page}
 
 
 def main() -> int:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from psconform.errors import BadInput
-from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES
-from psconform.optimizers import HALVE_EVERY, OPTIMIZERS, SCHEDULES
+from psconform.options import OF_TRAINERS
 from psconform.probe import DECAY, Probe
 from psconform.times import parse_seconds
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from .in_graph import InGraph
     from .shard import ShardConfig
     from .trainer import Worker
+
+USUAL = {"staleness": -1, "learning_rate": 1.0, "drop_after": 0.0, "emulate_gpus": 0}
+"""Defaults that have another type here: no bound, and seconds, as the placeholders of target.toml say."""
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -48,20 +50,10 @@ def _options(argv: list[str]) -> argparse.Namespace:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--update", choices=UPDATES, default="sync", help="full barrier, or applied on arrival")
-    parser.add_argument("--reduction", choices=REDUCTIONS, default="mean", help="of a sync round (default: mean)")
-    parser.add_argument("--compression", choices=COMPRESSIONS, default="none", help="what a worker does to gradients")
-    parser.add_argument("--quorum", type=int, default=0, help="sync: gradients that complete a round (0: all)")
-    parser.add_argument("--staleness", type=int, default=-1, help="async: steps ahead of another worker (-1: any)")
-    parser.add_argument("--rate", choices=RATES, default="constant", help="async: or divided by a gradient's staleness")
-    parser.add_argument("--local-steps", type=int, default=1, help="no ps: steps between averages of the replicas")
-    parser.add_argument(
-        "--replication", choices=REPLICATIONS, default="between-graph", help="sync: or worker:0 owns all steps"
-    )
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="what an update does with a gradient")
-    halving = f"halving: the learning rate, every {HALVE_EVERY} updates of a ps"
-    parser.add_argument("--schedule", choices=SCHEDULES, default="constant", help=halving)
-    parser.add_argument("--learning-rate", type=float, default=1.0, help="of an update (default: 1)")
+    for option in OF_TRAINERS:
+        default = USUAL.get(option.name, option.default)
+        choices = COMPRESSIONS if option.name == "compression" else option.choices or None
+        parser.add_argument(option.flag, type=type(default), choices=choices, default=default, help=option.help)
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")
     parser.add_argument("--checkpoint-every", default="50", help="steps of worker:0 (default: 50), or 500ms")
@@ -72,14 +64,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
         help="with --checkpoint-dir: seconds without a sign of the others after which a task ends (default: 600)",
     )
     parser.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, the newest (default: 3)")
-    parser.add_argument(
-        "--drop-after",
-        type=float,
-        default=0.0,
-        help="with --checkpoint-dir: seconds to wait for a worker (0: for ever)",
-    )
     parser.add_argument("--gpus", type=int, default=0, help="a tower on each so many GPUs of a worker (default: none)")
-    parser.add_argument("--emulate-gpus", type=int, choices=(0, 1), default=0, help="1: on logical CPUs in their place")
     parser.add_argument("--defect", default="", help="one deliberate bug: see `psconform list defects`")
     options = parser.parse_args(argv)
     try:

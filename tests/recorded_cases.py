@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psconform.faults.kinds import CONTAINER, PACKETS, kinds
-from psconform.layout import UPDATES
+from psconform.options import UPDATES
 from psconform.targets.defects import DEFECTS
 
 STEPS = 30

@@ -20,6 +20,7 @@ from psconform.errors import BadInput, PsconformError
 from psconform.faults.plan import load_plan, parse_plan
 from psconform.history.reasons import FaultMissed, Missed
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.runner import again
 from psconform.runner.again import Seen, changed, keep, stored_plan
 from psconform.runner.plan import make_plan
@@ -53,7 +54,7 @@ for = "300ms"
 @pytest.fixture
 def plan(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
-    return make_plan(out=tmp_path / "run", layout="ps=2,worker=3", steps=60, faults=tmp_path / "plan.toml")
+    return make_plan(Options(out=tmp_path / "run", layout="ps=2,worker=3", steps=60, faults=tmp_path / "plan.toml"))
 
 
 def psconform(*arguments):
@@ -197,14 +198,16 @@ def test_smaller_plans_can_be_run(plan):
 
 
 def test_a_defect_keeps_what_it_needs_to_show(tmp_path):
-    plan = make_plan(out=tmp_path, update="async", defect="no-fence", kill="ps:0@30", steps=60, checkpoint_every=10)
+    plan = make_plan(
+        Options(out=tmp_path, update="async", defect="no-fence", kill="ps:0@30", steps=60, checkpoint_every=10)
+    )
     assert all(smaller.workload.steps >= 40 for _, smaller in candidates(plan))
 
 
 @pytest.mark.parametrize("options", [{"drop_after": "2s"}, {"quorum": 2}])
 def test_a_layout_that_can_have_no_fewer_workers_keeps_them(tmp_path, options):
     kill = {"kill": "worker:1@20"} if "drop_after" in options else {}
-    plan = make_plan(out=tmp_path, layout="ps=2,worker=2", steps=60, **options, **kill)
+    plan = make_plan(Options(out=tmp_path, layout="ps=2,worker=2", steps=60, **options, **kill))
     smaller = [plan for _, plan in candidates(plan)]
     assert {plan.layout.workers for plan in smaller} == {2}
     assert any(plan.layout.ps == 1 for plan in smaller)
@@ -377,7 +380,7 @@ def test_where_nothing_can_be_made_nothing_is_lost(tmp_path):
     nowhere = Path("/proc/psconform")
     with pytest.raises(BadInput, match="--out: cannot be used"):
         run_folder(nowhere / "run")
-    plan = make_plan(out=tmp_path / "run", faults='fault = [{kind = "kill", task = "ps:0", at = 3}]')
+    plan = make_plan(Options(out=tmp_path / "run", faults='fault = [{kind = "kill", task = "ps:0", at = 3}]'))
     said = keep(plan, nowhere)
     assert "takes it no more" in said
     assert parse_plan(said.partition("\n")[2], place="said", layout=plan.layout, steps=200) == plan.faults

@@ -11,6 +11,7 @@ import pytest
 
 from psconform.anomalies import DETECTORS, Anomaly
 from psconform.errors import PsconformError
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -36,7 +37,7 @@ def test_each_detector_has_a_cause_that_can_be_run(tmp_path):
     cases = benchmark.cause_cases(2)
     assert len({case.key for case in cases}) == len(cases) == 2 * 7
     for case in cases:
-        make_plan(out=tmp_path, update=case.update, seed=case.seed, **case.options)
+        make_plan(Options(out=tmp_path, update=case.update, seed=case.seed, **case.options))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psconform.layout import UPDATES
+from psconform.options import UPDATES, Options
 from psconform.runner.plan import make_plan
 from psconform.targets.defects import DEFECTS
 
@@ -50,7 +50,7 @@ def test_every_case_can_be_planned_and_draws_its_faults(tmp_path):
         cases = chaos.cases_of(name, 4)
         for case in cases:
             seed = case.seed * chaos.SEEDS
-            plan = make_plan(out=tmp_path, update=case.update, defect=name, seed=seed, **case.options)
+            plan = make_plan(Options(out=tmp_path, update=case.update, defect=name, seed=seed, **case.options))
             assert plan.faults
             drawn |= {fault.kind for fault in plan.faults}
         assert {case.update for case in cases} == set(DEFECTS[name].updates if name else UPDATES)

@@ -6,6 +6,7 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.layout import Layout, Task
+from psconform.options import Options
 from psconform.runner.dry import dry_run
 from psconform.runner.plan import make_plan
 from psconform.targets import compose_file
@@ -104,7 +105,7 @@ def test_an_environment_may_be_said_for_all_or_for_a_job_and_a_service_has_the_l
 
 
 def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
-    plan = make_plan(f"compose:{file()}", out=tmp_path / "run", update="async")
+    plan = make_plan(Options(f"compose:{file()}", out=tmp_path / "run", update="async"))
     assert plan.layout.text == "ps=1,worker=1"
     made = {part["container"]: part["create"] for part in dry_run(plan) if "container" in part}
     server, worker = made["psconform-RUN-ps-0"], made["psconform-RUN-worker-0"]
@@ -117,9 +118,9 @@ def test_a_plan_of_it_is_in_containers_of_its_services(file, tmp_path):
     aliases = made["psconform-RUN-ps-0-pod"]["networking_config"]["EndpointsConfig"]["psconform-RUN"]["Aliases"]
     assert aliases == ["ps-0", "server", "parameters", "params"]
     with pytest.raises(BadInput, match="--layout: is not that of the Compose file, got 'ps=2,worker=3'"):
-        make_plan(f"compose:{file()}", out=tmp_path / "run", update="async", layout="ps=2,worker=3")
+        make_plan(Options(f"compose:{file()}", out=tmp_path / "run", update="async", layout="ps=2,worker=3"))
     with pytest.raises(BadInput, match="--image: is said by the services"):
-        make_plan(f"compose:{file()}", out=tmp_path / "run", update="async", image="other:1")
+        make_plan(Options(f"compose:{file()}", out=tmp_path / "run", update="async", image="other:1"))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_a_cluster_for_good_says_its_learning_rate(file):
 def test_a_folder_of_this_machine_is_not_there(file, tmp_path):
     path = file(FILE.replace("train.py", "PsConformStandsFor_here_/train.py"))
     with pytest.raises(BadInput, match=r"takes \{here\}, a folder of this machine"):
-        make_plan(f"compose:{path}", out=tmp_path / "run", update="async")
+        make_plan(Options(f"compose:{path}", out=tmp_path / "run", update="async"))
 
 
 def test_without_compose_it_is_said_how_to_get_one(file, program):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput, Malformed
 from psconform.models import Quadratic
+from psconform.options import Options
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
 from psconform.runner.verdicts import judge_folder, store
@@ -36,19 +37,16 @@ def judged(kind, folder, *, update="sync", workers=2, ps=2, steps=24, **options)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=LAYOUTS,
-    update=st.sampled_from(["sync", "async"]),
+    mode=st.sampled_from([("sync", "mean"), ("sync", "sum"), ("async", "mean")]),
     workload=st.sampled_from(["digits", "quadratic"]),
     model=st.sampled_from(["softmax", "mlp"]),
     delay=st.sampled_from([0, 0, 3]),
     versions=st.booleans(),
-    reduction=st.sampled_from(["mean", "sum"]),
     batch=st.integers(1, 40),
     seed=st.integers(0, 1000),
 )
-def test_healthy_training_is_valid(
-    tmp_path_factory, layout, update, workload, model, delay, versions, reduction, batch, seed
-):
-    workers, ps = layout
+def test_healthy_training_is_valid(tmp_path_factory, layout, mode, workload, model, delay, versions, batch, seed):
+    (workers, ps), (update, reduction) = layout, mode
     training = {
         "model": model,
         "batch": batch,
@@ -184,7 +182,7 @@ def test_quadratic_names_its_rate_and_the_theory(tmp_path):
 )
 def test_bad_options_are_refused(tmp_path, options, says):
     with pytest.raises(BadInput, match=says):
-        make_plan(out=tmp_path, layout="ps=1,worker=3", **options)
+        make_plan(Options(out=tmp_path, layout="ps=1,worker=3", **options))
 
 
 @pytest.mark.parametrize("learning_rate", [4.0, 8.0, 32.0, 100.0])

@@ -8,7 +8,8 @@ import pytest
 
 from psconform.errors import BadInput
 from psconform.faults.random_plan import drawn_plan
-from psconform.layout import UPDATES, Layout
+from psconform.layout import Layout
+from psconform.options import UPDATES
 from psconform.plugin import need
 from psconform.targets.defects import DEFECTS
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from psconform.errors import PsconformError
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.targets.defects import DEFECTS, Defect
 
@@ -163,7 +164,7 @@ def test_every_defect_in_every_mode_and_the_healthy_trainer_are_counted(cluster,
 def test_healthy_recoveries_can_be_planned_and_strike_every_kind_of_task(tmp_path):
     cases = detection.healthy_recoveries(100)
     for case in cases:
-        make_plan("reference", out=tmp_path / "run", update=case.update, seed=case.seed, **case.options)
+        make_plan(Options(out=tmp_path / "run", update=case.update, seed=case.seed, **case.options))
     struck = {task.partition("@")[0].partition(":")[0] for case in cases for task in case.options["kill"]}
     assert struck == {"ps", "worker"}
     assert any(task.startswith("worker:0@") for case in cases for task in case.options["kill"])
@@ -176,12 +177,12 @@ def test_what_shows_a_defect_is_accepted(monkeypatch, tmp_path, series):
     for name in detection.of_series(series):
         for update in DEFECTS[name].updates:
             (case,) = detection.defect_cases(name, update, 1, series=series)
-            make_plan("reference", out=tmp_path / "run", update=update, seed=0, defect=name, **case.options)
+            make_plan(Options(out=tmp_path / "run", update=update, seed=0, defect=name, **case.options))
 
 
 def test_healthy_networks_can_be_planned_and_only_links_are_struck(tmp_path):
     for case in detection.healthy_networks(100):
-        plan = make_plan("reference", out=tmp_path / "run", update=case.update, seed=case.seed, **case.options)
+        plan = make_plan(Options(out=tmp_path / "run", update=case.update, seed=case.seed, **case.options))
         assert plan.faults
         assert all(fault.links for fault in plan.faults)
 

@@ -12,6 +12,7 @@ import pytest
 from docker.types import DeviceRequest, HostConfig
 
 from psconform.launchers.images import toxiproxy_image, trainer_image
+from psconform.options import Options
 from psconform.runner.dry import API, dry_run
 from psconform.runner.plan import make_plan
 
@@ -20,7 +21,7 @@ LAYOUTS = Path(__file__).parents[1] / "docker" / "layouts"
 
 def containers(tmp_path, layout, **options):
     """What would be created, by name without the run's."""
-    plan = make_plan(out=tmp_path / "run", layout=str(layout), launcher="docker", **options)
+    plan = make_plan(Options(out=tmp_path / "run", layout=str(layout), launcher="docker", **options))
     parts = [part for part in dry_run(plan) if "container" in part]
     return {part["container"].removeprefix("psconform-RUN-"): part["create"] for part in parts}
 
@@ -84,7 +85,7 @@ def test_an_image_of_ones_own_is_for_tasks(tmp_path):
 
 
 def test_processes_are_told_which_gpus_are_theirs(tmp_path):
-    plan = make_plan(out=tmp_path / "run", layout="ps=1,worker=2,gpus=2")
+    plan = make_plan(Options(out=tmp_path / "run", layout="ps=1,worker=2,gpus=2"))
     seen = {part["task"]: part["environment"]["CUDA_VISIBLE_DEVICES"] for part in dry_run(plan)}
     assert seen == {"ps:0": "-1", "worker:0": "0,1", "worker:1": "2,3"}
 
@@ -92,7 +93,7 @@ def test_processes_are_told_which_gpus_are_theirs(tmp_path):
 @pytest.mark.parametrize(("launcher", "where"), [("docker", "/psconform/shared"), ("process", "TEMPORARY")])
 def test_a_clock_that_jumps_is_the_one_of_its_task(tmp_path, launcher, where):
     fault = 'fault = [{kind = "clock", task = "worker:1", at = 5, for = "1s"}]'
-    plan = make_plan(out=tmp_path / "run", layout="ps=1,worker=2", launcher=launcher, faults=fault)
+    plan = make_plan(Options(out=tmp_path / "run", layout="ps=1,worker=2", launcher=launcher, faults=fault))
     seen = {}
     for part in dry_run(plan):
         if "container" in part and not part["container"].endswith("-pod"):

@@ -18,6 +18,7 @@ from psconform.faults.random_plan import MOST, drawn_plan
 from psconform.faults.short import parse_faults
 from psconform.faults.when import When
 from psconform.layout import Layout, Link, Task
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 
 LAYOUT = Layout(ps=3, workers=4)
@@ -279,11 +280,12 @@ def test_a_partition_strikes_links_that_carry_something(layout, name):
 
 def test_a_run_is_repeated_with_its_plan(tmp_path):
     (tmp_path / "plan.toml").write_text(entry(kind="kill", task="ps:0", at=9), encoding="utf-8")
-    short = make_plan(out=tmp_path / "run", faults=tmp_path / "plan.toml")
+    short = make_plan(Options(out=tmp_path / "run", faults=tmp_path / "plan.toml"))
     assert "--kill ps:0@9 --restart-after 1s" in short.repeat
     (tmp_path / "plan.toml").write_text(entry(kind="term", task="ps:0", at=9), encoding="utf-8")
     assert (
-        f"--faults {tmp_path}/run/faults.toml" in make_plan(out=tmp_path / "run", faults=tmp_path / "plan.toml").repeat
+        f"--faults {tmp_path}/run/faults.toml"
+        in make_plan(Options(out=tmp_path / "run", faults=tmp_path / "plan.toml")).repeat
     )
 
 
@@ -299,7 +301,7 @@ def test_a_run_is_repeated_with_its_plan(tmp_path):
 )
 def test_plans_that_do_not_go_with_other_options(options, says, tmp_path):
     with pytest.raises(BadInput) as error:
-        make_plan(out=tmp_path, **options)
+        make_plan(Options(out=tmp_path, **options))
     assert says in str(error.value)
 
 
@@ -308,9 +310,11 @@ def test_a_plan_may_be_given_as_its_text(tmp_path):
     (tmp_path / "plan.toml").write_text(entry(kind="term", task="ps:0", at=9), encoding="utf-8")
     commented = f"# what broke us\n\n  # in June\n{text}"
     for said in (text, commented, tmp_path / "plan.toml", entry(kind="term", task="ps:0", at=9)):
-        assert make_plan(out=tmp_path, faults=said).faults == make_plan(out=tmp_path, faults=text).faults
+        assert (
+            make_plan(Options(out=tmp_path, faults=said)).faults == make_plan(Options(out=tmp_path, faults=text)).faults
+        )
     with pytest.raises(BadInput, match="--faults: fault 1: at: is missing"):
-        make_plan(out=tmp_path, faults='fault = [{kind = "term", task = "ps:0"}]')
+        make_plan(Options(out=tmp_path, faults='fault = [{kind = "term", task = "ps:0"}]'))
 
 
 def test_phases_of_the_target_are_drawn_and_others_are_never_waited_for():

@@ -20,6 +20,7 @@ from psconform.faults.control import Control
 from psconform.faults.short import parse_faults
 from psconform.faults.when import When
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.probe import CONTROL, Probe
 from psconform.runner.plan import make_plan
 
@@ -121,21 +122,21 @@ def test_bad_faults(options, says):
 )
 def test_faults_that_a_layout_cannot_have(tmp_path, options, says):
     with pytest.raises(BadInput, match=says):
-        make_plan(out=tmp_path, **options)
+        make_plan(Options(out=tmp_path, **options))
 
 
 def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
     faults = {"kill": ["ps:0@20", "worker:1@after-push:35"], "stop": ["worker:0@10..15"], "restart_after": "200ms"}
-    plan = make_plan(out=tmp_path, checkpoint_every=25, **faults)
+    plan = make_plan(Options(out=tmp_path, checkpoint_every=25, **faults))
     words = shlex.split(plan.repeat)
     for option, value in (("--kill", "ps:0@20"), ("--stop", "worker:0@10..15"), ("--restart-after", "200ms")):
         assert value in [words[i + 1] for i, word in enumerate(words) if word == option]
     assert words[words.index("--checkpoint-every") + 1] == "25"
-    assert make_plan(out=tmp_path).checkpoint_every == 0  # a good day costs nothing
-    words = shlex.split(make_plan(out=tmp_path, checkpoint_every=0, kill=["ps:0@20"]).repeat)
+    assert make_plan(Options(out=tmp_path)).checkpoint_every == 0  # a good day costs nothing
+    words = shlex.split(make_plan(Options(out=tmp_path, checkpoint_every=0, kill=["ps:0@20"])).repeat)
     assert words[words.index("--checkpoint-every") + 1] == "0"
     for every in ("1.5s", "25", 25):
-        words = shlex.split(make_plan(out=tmp_path, checkpoint_every=every).repeat)
+        words = shlex.split(make_plan(Options(out=tmp_path, checkpoint_every=every)).repeat)
         assert words[words.index("--checkpoint-every") + 1] == str(every)
 
 
@@ -151,7 +152,7 @@ def test_the_command_that_repeats_a_run_has_its_faults(tmp_path):
     ],
 )
 def test_whoever_is_away_for_a_declared_time_is_waited_for_that_long(tmp_path, options, seconds):
-    assert make_plan(out=tmp_path, **options).outage_s == seconds
+    assert make_plan(Options(out=tmp_path, **options)).outage_s == seconds
 
 
 @given(st.floats(0, 3600, allow_nan=False), st.integers(0, 49))
@@ -315,7 +316,7 @@ def test_a_task_that_never_comes_back_is_no_hang_of_the_others(judge, tmp_path):
 )
 def test_padding_that_cannot_be(tmp_path, options, says):
     with pytest.raises(BadInput, match=says):
-        make_plan(out=tmp_path, **options)
+        make_plan(Options(out=tmp_path, **options))
 
 
 @pytest.mark.engine

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.targets.defects import DEFECTS
 
@@ -34,7 +35,7 @@ def test_everything_is_run_both_ways_and_can_be(monkeypatch, tmp_path):
         (name, update) for name, defect in DEFECTS.items() for update in defect.updates
     }
     for case in cases:
-        make_plan(out=tmp_path, update=case.update, seed=case.seed, defect=case.defect, **case.options)
+        make_plan(Options(out=tmp_path, update=case.update, seed=case.seed, defect=case.defect, **case.options))
     results = [
         {"defect": case.defect, "update": case.update, "seed": case.seed, "options": case.options} for case in cases
     ]

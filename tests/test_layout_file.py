@@ -13,6 +13,7 @@ from psconform.errors import BadInput, PsconformError
 from psconform.launchers.blueprint import Resources
 from psconform.launchers.gpus import gpus, lacking
 from psconform.layout import Layout, Task
+from psconform.options import Options
 from psconform.runner.again import stored_plan
 from psconform.runner.containers import need_gpus
 from psconform.runner.folder import new_folder, new_manifest
@@ -63,20 +64,20 @@ def test_what_is_kept_of_a_file_says_the_same(path, tmp_path):
 def test_a_file_that_is_wrong_is_named_with_its_place(text, said, tmp_path):
     path = written(tmp_path, text)
     with pytest.raises(BadInput) as refused:
-        make_plan(out=tmp_path / "run", layout=str(path))
+        make_plan(Options(out=tmp_path / "run", layout=str(path)))
     assert str(path) in str(refused.value)
     assert said in str(refused.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(BadInput, match=r"--layout: cannot be read \(No such file"):
-        make_plan(out=tmp_path, layout=str(tmp_path / "no.toml"))
+        make_plan(Options(out=tmp_path, layout=str(tmp_path / "no.toml")))
 
 
 def test_processes_are_not_limited(tmp_path):
     with pytest.raises(BadInput, match="limits memory of a worker, and processes are not limited"):
-        make_plan(out=tmp_path, layout=str(written(tmp_path, SMALL + 'memory = "1GiB"\n')))
-    plan = make_plan(out=tmp_path, layout=str(written(tmp_path, SMALL)))
+        make_plan(Options(out=tmp_path, layout=str(written(tmp_path, SMALL + 'memory = "1GiB"\n'))))
+    plan = make_plan(Options(out=tmp_path, layout=str(written(tmp_path, SMALL))))
     assert plan.layout.text == "ps=1,worker=2"
 
 
@@ -87,28 +88,28 @@ def test_a_quota_that_would_change_nothing_is_refused(tmp_path):
     fault = '[[fault]]\nkind = "cpu-quota"\ntask = "worker:1"\nat = 5\nfor = "1s"\npercent = {}\n'
     options = {"layout": str(path), "launcher": "docker", "out": tmp_path / "run"}
     with pytest.raises(BadInput, match="fault 1: percent: must be less than what its layout leaves it, got 40"):
-        make_plan("reference", faults=fault.format(40), **options)
-    make_plan("reference", faults=fault.format(39), **options)
-    make_plan("reference", faults=fault.format(40).replace("worker:1", "ps:0"), **options)
+        make_plan(Options(faults=fault.format(40), **options))
+    make_plan(Options(faults=fault.format(39), **options))
+    make_plan(Options(faults=fault.format(40).replace("worker:1", "ps:0"), **options))
     path.write_text(path.read_text().replace("0.4", "0.07"))
     with pytest.raises(BadInput, match="got 7"):
-        make_plan("reference", faults=fault.format(7), **options)
+        make_plan(Options(faults=fault.format(7), **options))
     for seed in range(40):  # nobody has said those percents
-        plan = make_plan("reference", faults="random:cpu-quota", seed=seed, **options)
+        plan = make_plan(Options(faults="random:cpu-quota", seed=seed, **options))
         assert all(("percent", 5) in fault.amounts for fault in plan.faults if str(fault.task) == "worker:1")
 
 
 def test_limits_come_back_with_a_replay(tmp_path):
     options = {"launcher": "docker", "emulate_gpus": True}
     layout = next(path for path in LAYOUTS if path.stem == "gpu-towers")
-    plan = make_plan(out=tmp_path / "run", layout=str(layout), **options)
+    plan = make_plan(Options(out=tmp_path / "run", layout=str(layout), **options))
     folder = new_folder(plan.out)
     new_manifest(folder, plan, layout=plan.layout, workload=plan.workload)
     again = stored_plan(folder, out=tmp_path / "again")
     assert again.containers == plan.containers
     assert again.layout == plan.layout
-    assert f"--layout {plan.out / FILE} --update sync --emulate-gpus" in plan.repeat
-    assert make_plan(out=tmp_path, layout=str(plan.out / FILE), **options).containers == plan.containers
+    assert f"--layout {plan.out / FILE} --update sync --reduction mean --emulate-gpus" in plan.repeat
+    assert make_plan(Options(out=tmp_path, layout=str(plan.out / FILE), **options)).containers == plan.containers
     text = (folder / FILE).read_text(encoding="utf-8")
     (folder / FILE).write_text(text.replace("count = 1", "count = 3"), encoding="utf-8")
     with pytest.raises(BadInput, match="is not of the tasks that this run had, got 'ps=3,worker=2,gpus=2'"):
@@ -120,10 +121,12 @@ def test_limits_come_back_with_a_replay(tmp_path):
 
 def test_a_folder_that_containers_could_not_mount_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--out: must have no colon in its path"):
-        make_plan(out=tmp_path / "a:b" / "run", launcher="docker")
-    make_plan(out=tmp_path / "a:b" / "run")
+        make_plan(Options(out=tmp_path / "a:b" / "run", launcher="docker"))
+    make_plan(Options(out=tmp_path / "a:b" / "run"))
     (tmp_path / "loop").symlink_to("loop")
-    make_plan(out=tmp_path / "loop" / "run", launcher="docker")  # that it cannot be made is said when it is made
+    make_plan(
+        Options(out=tmp_path / "loop" / "run", launcher="docker")
+    )  # that it cannot be made is said when it is made
 
 
 def test_each_worker_has_gpus_of_its_own():

@@ -16,7 +16,8 @@ from psconform.faults.short import parse_faults
 from psconform.history.manifest import Workload
 from psconform.history.reasons import TaskFailed
 from psconform.history.told import Absence, Harm, Mark, Struck
-from psconform.layout import UPDATES, Layout, Task
+from psconform.layout import Layout, Task
+from psconform.options import UPDATES, Options
 from psconform.probe import UNIT
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
@@ -66,7 +67,7 @@ KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "", 
 )
 def test_what_cannot_be_is_refused(tmp_path, options, says):
     with pytest.raises(BadInput, match=re.escape(says)):
-        make_plan(out=tmp_path, **options)
+        make_plan(Options(out=tmp_path, **options))
 
 
 def test_who_was_never_told_of_due_is_not_accused(tmp_path):
@@ -74,20 +75,22 @@ def test_who_was_never_told_of_due_is_not_accused(tmp_path):
     path.write_text('name = "mine"\n[jobs.ps]\ncommand = ["x"]\n[jobs.worker]\ncommand = ["x"]\n[claims.sync]\n')
     says = "--batches: workers of target mine do not heed it, got 'worker:1=5'. If they look at probe.due"
     with pytest.raises(BadInput, match=re.escape(says)):
-        make_plan(str(path), out=tmp_path, batches="worker:1=5")
+        make_plan(Options(str(path), out=tmp_path, batches="worker:1=5"))
     path.write_text("batches = true\n" + path.read_text())
-    assert make_plan(str(path), out=tmp_path, batches="worker:1=5").workload.batches == (("worker:1", 5),)
+    assert make_plan(Options(str(path), out=tmp_path, batches="worker:1=5")).workload.batches == (("worker:1", 5),)
 
 
 def test_spelling(tmp_path):
-    plan = make_plan(out=tmp_path, batches=["worker:2=7", "worker:1=50"], drop_after="1.5s", kill="worker:1@20")
+    plan = make_plan(
+        Options(out=tmp_path, batches=["worker:2=7", "worker:1=50"], drop_after="1.5s", kill="worker:1@20")
+    )
     assert plan.workload.batches == (("worker:1", 50), ("worker:2", 7))
     assert plan.layout.drop_after == 1.5
     assert plan.checkpoint_every == 50
     assert "--drop-after 1.5s" in plan.repeat
     assert "--batches worker:1=50 --batches worker:2=7" in plan.repeat
-    assert make_plan(out=tmp_path, drop_after=T).checkpoint_every == 50
-    assert make_plan(out=tmp_path, batches="worker:1=5").checkpoint_every == 0
+    assert make_plan(Options(out=tmp_path, drop_after=T)).checkpoint_every == 50
+    assert make_plan(Options(out=tmp_path, batches="worker:1=5")).checkpoint_every == 0
     assert parse_faults(kill="worker:1@20", restart_after="never", layout=plan.layout, steps=50)[0].until is None
 
 

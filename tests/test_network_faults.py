@@ -18,6 +18,7 @@ from psconform.api import check
 from psconform.errors import PsconformError
 from psconform.faults import server
 from psconform.launchers.local import LocalLauncher
+from psconform.options import Options
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
@@ -215,7 +216,7 @@ def test_who_hangs_because_toxiproxy_has_gone_is_not_accused(write, tmp_path):
 
     of_others = servers(os.getpid())
     with Session() as alone:
-        made = make_plan(str(target), out=tmp_path / "run", faults=str(plan), **options)
+        made = make_plan(Options(str(target), out=tmp_path / "run", faults=str(plan), **options))
         alone.run(made, notify=gone)
     run = check(tmp_path / "run")
     assert not run.violated, run.explain()

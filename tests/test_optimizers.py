@@ -9,6 +9,7 @@ from psconform.errors import BadInput
 from psconform.history.manifest import Manifest
 from psconform.layout import Layout
 from psconform.models import Batches, Mlp, Quadratic, Softmax
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.targets.reference import reference
 from psconform.workloads import digits, serial
@@ -94,12 +95,12 @@ def test_float32_stays_within_the_tolerances(model, rule):
 )
 def test_what_cannot_be_is_refused(tmp_path, options, says):
     with pytest.raises(BadInput) as caught:
-        make_plan(out=tmp_path, **{"layout": "small", "workload": "digits", "steps": 60, **options})
+        make_plan(Options(out=tmp_path, **{"layout": "small", "workload": "digits", "steps": 60, **options}))
     assert str(caught.value).startswith(says)
 
 
 def test_a_plan_repeats_itself_and_a_manifest_remembers(tmp_path):
-    plan = make_plan(out=tmp_path, workload="digits", optimizer="adam", schedule="halving")
+    plan = make_plan(Options(out=tmp_path, workload="digits", optimizer="adam", schedule="halving"))
     assert "--optimizer adam --schedule halving" in plan.repeat
     assert "--learning-rate 0.001" in plan.repeat
     assert plan.layout == Layout(optimizer="adam", schedule="halving")

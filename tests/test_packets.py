@@ -9,6 +9,7 @@ from psconform.faults.container_faults import Rate
 from psconform.faults.plan import parse_plan, plan_text
 from psconform.faults.wires import Wires
 from psconform.layout import Link
+from psconform.options import Options
 from psconform.runner.plan import make_plan
 
 from .pods import ADDRESSES, LAYOUT, PROXIES, SERVER, WORKER, Pods, Proxied, fault_of, wires
@@ -134,7 +135,7 @@ def test_a_rate_shows_by_who_had_to_wait():
 def test_two_rates_of_one_task_would_end_each_other(tmp_path):
     one = '[[fault]]\nkind = "rate"\ntask = "ps:0"\nat = {}\nfor = "1s"\n'
     with pytest.raises(BadInput, match="would end rate"):
-        make_plan("reference", out=tmp_path, faults=one.format(5) + one.format(30), launcher="docker")
+        make_plan(Options(out=tmp_path, faults=one.format(5) + one.format(30), launcher="docker"))
 
 
 def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
@@ -143,5 +144,5 @@ def test_packets_need_no_proxies_and_containers_alone_have_them(tmp_path):
     assert not fault.proxied
     assert plan_text([fault]) == text
     with pytest.raises(BadInput, match=r"drop worker:1->ps:0@20\+2s.*|is of containers: give --launcher docker"):
-        make_plan("reference", out=tmp_path, faults=text)
-    assert make_plan("reference", out=tmp_path, faults=text, launcher="docker").containers is not None
+        make_plan(Options(out=tmp_path, faults=text))
+    assert make_plan(Options(out=tmp_path, faults=text, launcher="docker")).containers is not None

@@ -17,6 +17,7 @@ from psconform.faults.short import parse_faults
 from psconform.history.reasons import Missed
 from psconform.layout import Layout
 from psconform.models import Quadratic
+from psconform.options import Options
 from psconform.probe import Probe
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
@@ -83,11 +84,11 @@ def test_bad_poison(poison, says):
 )
 def test_where_it_cannot_be(tmp_path, options, says):
     with pytest.raises(BadInput, match=re.escape(says)):
-        make_plan(out=tmp_path, **{"poison": "worker:1@20", **options})
+        make_plan(Options(out=tmp_path, **{"poison": "worker:1@20", **options}))
 
 
 def test_it_is_repeated_and_needs_no_checkpoints(tmp_path):
-    plan = make_plan(out=tmp_path, poison=["worker:1@20", "worker:0@3=inf"])
+    plan = make_plan(Options(out=tmp_path, poison=["worker:1@20", "worker:0@3=inf"]))
     words = shlex.split(plan.repeat)
     assert [words[i + 1] for i, word in enumerate(words) if word == "--poison"] == ["worker:1@20", "worker:0@3=inf"]
     assert plan.checkpoint_every == 0

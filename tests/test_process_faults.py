@@ -10,6 +10,7 @@ import pytest
 from psconform.errors import BadInput
 from psconform.faults.plan import parse_plan
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.probe import EventLog
 from psconform.runner.plan import make_plan
 from psconform.runner.poison import ran_out
@@ -61,7 +62,7 @@ def test_a_task_comes_late_once(tmp_path):
     late = '[[fault]]\nkind = "late"\ntask = "{}"\nat = "0s"\nfor = "{}"\n'
     faults = late.format("ps", "500ms") + late.format("ps:0", "1s")
     with pytest.raises(BadInput, match="fault 2: would end late ps:0"):
-        make_plan(faults=faults, layout="ps=1,worker=2", out=tmp_path / "run")
+        make_plan(Options(faults=faults, layout="ps=1,worker=2", out=tmp_path / "run"))
 
 
 @pytest.mark.engine
@@ -103,7 +104,7 @@ def test_a_plan_of_too_little_data_is_refused(tmp_path, task, step, says):
     path.write_text(f'[[fault]]\nkind = "out-of-data"\ntask = "{task}"\nat = {step}\n', encoding="utf-8")
     batches = "worker:0=9" if "twice" in says else ()
     with pytest.raises(BadInput, match=says):
-        make_plan(faults=path, layout="ps=1,worker=2", batches=batches, out=tmp_path / "run")
+        make_plan(Options(faults=path, layout="ps=1,worker=2", batches=batches, out=tmp_path / "run"))
 
 
 def test_only_the_task_itself_runs_out_of_data(tmp_path):
@@ -150,4 +151,4 @@ def test_faults_that_would_end_each_other_are_refused(tmp_path, plan, says):
         for kind, step in zip(plan, (5, 9), strict=True)
     ]
     with pytest.raises(BadInput, match=says):
-        make_plan(faults="".join(entries), layout="ps=1,worker=2", out=tmp_path / "run")
+        make_plan(Options(faults="".join(entries), layout="ps=1,worker=2", out=tmp_path / "run"))

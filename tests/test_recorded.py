@@ -13,11 +13,11 @@ from psconform.anomalies import DETECTORS
 from psconform.checks import all_checks
 from psconform.faults.kinds import kinds
 from psconform.history.manifest import Workload
-from psconform.layout import RATES, REDUCTIONS, REPLICATIONS, UPDATES, Layout
+from psconform.layout import Layout
 from psconform.optimizers import OPTIMIZERS, SCHEDULES
+from psconform.options import MODELS, RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.runner.verdicts import judge_folder
 from psconform.targets.defects import DEFECTS
-from psconform.trained import MODELS
 from psconform.workloads import WORKLOADS
 
 from .mutations import edit, measured

@@ -8,6 +8,7 @@ import pytest
 
 from psconform.errors import BadInput
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.runner.draw import make_plans
 from psconform.runner.plan import make_plan
 from psconform.targets.toml import load_target
@@ -111,7 +112,7 @@ def test_what_replicas_do_not_do_is_refused(options, says):
 )
 def test_options_that_do_not_fit_name_the_place(tmp_path, options, says):
     with pytest.raises(BadInput) as caught:
-        make_plan(out=tmp_path / "run", **options)
+        make_plan(Options(out=tmp_path / "run", **options))
     assert str(caught.value).startswith(says)
 
 
@@ -120,22 +121,22 @@ def test_target_file_without_a_ps_takes_layouts_without_one(tmp_path):
     path.write_text(TARGET)
     target = load_target(path)
     assert target.exchanges == ("all-reduce",)
-    assert make_plan(str(path), out=tmp_path / "run", layout="all-reduce").layout.all_reduce
+    assert make_plan(Options(str(path), out=tmp_path / "run", layout="all-reduce")).layout.all_reduce
     for options, says in (
         ({"layout": "small"}, "--layout: target ring has no such layout, got 'ps=1,worker=2'. It has no job ps"),
         ({"layout": "all-reduce", "local_steps": 2}, "--local-steps: target ring has no such option, got 2"),
     ):
         with pytest.raises(BadInput) as caught:
-            make_plan(str(path), out=tmp_path / "run", **options)
+            make_plan(Options(str(path), out=tmp_path / "run", **options))
         assert str(caught.value).startswith(says)
-    drawn = make_plans(str(path), out=tmp_path / "series", repeat=5, random_layouts=True)
+    drawn = make_plans(Options(str(path), out=tmp_path / "series"), repeat=5, random_layouts=True)
     assert all(plan.layout.all_reduce for plan in drawn)
     path.write_text(TARGET + "[claims.async]\n")
     with pytest.raises(BadInput, match=r"claims: needs \[jobs.ps\], got 'async'; valid: sync"):
         load_target(path)
     path.write_text(TARGET.replace("[jobs.worker]", "[jobs.ps]\ncommand = ['x']\n[jobs.worker]"))
     with pytest.raises(BadInput) as caught:
-        make_plan(str(path), out=tmp_path / "run", layout="all-reduce")
+        make_plan(Options(str(path), out=tmp_path / "run", layout="all-reduce"))
     assert str(caught.value).startswith("--layout: target ring has no such layout, got 'ps=0,worker=3'. All-reduce")
 
 

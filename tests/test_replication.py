@@ -16,6 +16,7 @@ import pytest
 from psconform.errors import BadInput, Malformed
 from psconform.history.manifest import TWIN, Manifest
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
 from psconform.runner.verdicts import judge_folder
@@ -150,11 +151,11 @@ def test_what_cannot_show_it_is_not_judged(tmp_path):
 )
 def test_what_makes_no_sense_is_refused(tmp_path, options, says):
     with pytest.raises(BadInput, match=says):
-        make_plan(out=tmp_path, layout="small", **options)
+        make_plan(Options(out=tmp_path, layout="small", **options))
 
 
 def test_it_travels_with_the_run(tmp_path):
-    plan = make_plan(out=tmp_path, layout="small", replication="model-parallel", workload="quadratic")
+    plan = make_plan(Options(out=tmp_path, layout="small", replication="model-parallel", workload="quadratic"))
     assert "--replication model-parallel" in plan.repeat
     assert plan.layout == Layout.parse("small", replication="model-parallel")
     assert plan.layout.mode == "sync mean, model-parallel"

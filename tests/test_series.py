@@ -18,6 +18,7 @@ from psconform.anomalies import Anomaly
 from psconform.cli import app
 from psconform.errors import BadInput, PsconformError
 from psconform.history.manifest import Manifest
+from psconform.options import Options
 from psconform.report.series import one_line, show_series, summary
 from psconform.runner.calibrate import NotLinear
 from psconform.runner.draw import drawn, make_plans
@@ -61,7 +62,7 @@ def test_everything_is_drawn_at_some_time(update):
 def test_a_defect_gets_what_it_needs(monkeypatch, tmp_path, name, update):
     monkeypatch.setattr("psconform.faults.disk_faults.lacks", lambda: "")  # nothing is run
     plans = make_plans(
-        "reference", out=tmp_path, repeat=40, random_layouts=True, update=update, defect=name, **DEFECTS[name].options
+        Options(out=tmp_path, update=update, defect=name, **DEFECTS[name].options), repeat=40, random_layouts=True
     )
     assert len({(plan.layout, plan.workload.steps) for plan in plans}) > 20
     for plan in plans:  # make_plan has accepted each, and it checks
@@ -70,7 +71,7 @@ def test_a_defect_gets_what_it_needs(monkeypatch, tmp_path, name, update):
 
 
 def test_a_straggler_is_in_every_layout(tmp_path):
-    plans = make_plans("reference", out=tmp_path, repeat=40, random_layouts=True, slow=["worker:2=1ms"])
+    plans = make_plans(Options(out=tmp_path, slow=["worker:2=1ms"]), repeat=40, random_layouts=True)
     assert {plan.layout.workers for plan in plans} == {3, 4}
 
 
@@ -87,14 +88,14 @@ def test_a_straggler_is_in_every_layout(tmp_path):
     ],
 )
 def test_what_an_option_names_is_in_every_layout(tmp_path, options, workers, ps, steps):
-    plans = make_plans("reference", out=tmp_path, repeat=40, random_layouts=True, **options)
+    plans = make_plans(Options(out=tmp_path, **options), repeat=40, random_layouts=True)
     assert min(plan.layout.workers for plan in plans) == workers
     assert min(plan.layout.ps for plan in plans) == ps
     assert min(plan.workload.steps for plan in plans) >= steps
 
 
 def test_seeds_and_folders_follow_one_another(tmp_path):
-    plans = make_plans("reference", out=tmp_path, repeat=3, seed=MAX_SEED - 2, steps=9)
+    plans = make_plans(Options(out=tmp_path, seed=MAX_SEED - 2, steps=9), repeat=3)
     assert [plan.workload.seed for plan in plans] == [MAX_SEED - 2, MAX_SEED - 1, MAX_SEED]
     assert [plan.out for plan in plans] == [tmp_path / "0001", tmp_path / "0002", tmp_path / "0003"]
     assert {(plan.layout.text, plan.workload.steps) for plan in plans} == {("ps=2,worker=3", 9)}
@@ -109,7 +110,10 @@ def test_seeds_and_folders_follow_one_another(tmp_path):
         ({"seed": -1}, "--seed: must be between 0"),
         ({"random_layouts": True, "layout": "small"}, "--layout: is drawn with --random-layouts.*'small'"),
         ({"random_layouts": True, "reads": 2}, "--reads: is drawn with --random-layouts.*got 2"),
-        ({"random_layouts": True, "read_every": 2}, "--read-every: is drawn with --random-layouts.*got 2"),
+        (
+            {"random_layouts": True, "update": "async", "read_every": 2},
+            "--read-every: is drawn with --random-layouts.*got 2",
+        ),
         ({"random_layouts": True, "steps": 1}, "--steps: must be at least 2 to draw from.*got 1"),
         ({"random_layouts": True, "steps": 4, "defect": "run-ahead"}, "--steps: must be at least 5.*got 4"),
         (
@@ -127,8 +131,10 @@ def test_seeds_and_folders_follow_one_another(tmp_path):
     ],
 )
 def test_a_series_that_cannot_be_is_refused_before_it_starts(tmp_path, options, says):
+    options = dict(options)
+    series = {name: options.pop(name, usual) for name, usual in (("repeat", 2), ("random_layouts", False))}
     with pytest.raises(BadInput, match=says):
-        make_plans("reference", **{"out": tmp_path / "out", "repeat": 2, **options})
+        make_plans(Options(**{"out": tmp_path / "out", **options}), **series)
     assert not (tmp_path / "out").exists()
 
 
@@ -148,7 +154,7 @@ class Simulated:
 
 def judged(out, *kinds, **options):
     """The series of these trainers."""
-    series = Series(make_plans("reference", out=out, repeat=len(kinds)), out)
+    series = Series(make_plans(Options(out=out), repeat=len(kinds)), out)
     seen = []
     run_series(series, Simulated(*kinds), notify=lambda _: None, done=seen.append, **options)
     assert seen == series.outcomes
@@ -272,7 +278,7 @@ def test_a_long_list_of_bad_runs_is_cut(tmp_path):
 def test_progress_on_a_terminal_and_in_a_log(tmp_path, capfd, monkeypatch, terminal):
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
     monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
-    series = Series(make_plans("reference", out=tmp_path, repeat=2), tmp_path)
+    series = Series(make_plans(Options(out=tmp_path), repeat=2), tmp_path)
     with show_series(series) as (notify, done):
         notify(Progress({}, 10, 100, 5.0))
         run_series(series, Simulated(Trainer, bugs.Dropped), notify=notify, done=done)
@@ -301,7 +307,9 @@ def test_the_repeat_line_of_each_run_is_that_run(tmp_path, monkeypatch, options)
         raise Planned(plan)
 
     monkeypatch.setattr("psconform.api.run_plan", catch)
-    for plan in make_plans(**{"target": "reference", **options}, out=tmp_path, repeat=8, random_layouts=True, seed=11):
+    for plan in make_plans(
+        Options(**{"target": "reference", **options}, out=tmp_path, seed=11), repeat=8, random_layouts=True
+    ):
         with pytest.raises(Planned) as planned:
             app(shlex.split(plan.repeat)[1:], standalone_mode=False)
         (again,) = planned.value.args

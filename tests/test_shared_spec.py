@@ -20,6 +20,7 @@ from psconform.faults.partitions import EVERYBODY, of_listener
 from psconform.faults.plan import parse_plan
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Layout, Link, Task
+from psconform.options import Options
 from psconform.plugin import need
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
@@ -59,26 +60,28 @@ def test_what_a_listener_alone_can_be_cut_off_from():
 )
 def test_what_cannot_be_told_apart_is_refused(tmp_path, kind, links):
     with pytest.raises(BadInput, match="share one cluster spec") as error:
-        make_plan(TARGET, layout="ps=2,worker=2", faults=plan_of(kind, links), out=tmp_path)
+        make_plan(Options(TARGET, layout="ps=2,worker=2", faults=plan_of(kind, links), out=tmp_path))
     assert "\n" not in str(error.value)
 
 
 def test_a_push_that_is_sent_cannot_be_waited_for(tmp_path):
     plan = '[[fault]]\nkind = "kill"\ntask = "ps:0"\nat = "sent:3"\n'
     with pytest.raises(BadInput, match=r"phase sent .* share one cluster spec"):
-        make_plan(TARGET, faults=plan, out=tmp_path)
+        make_plan(Options(TARGET, faults=plan, out=tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_have_only_what_can_be_told_apart(tmp_path, seed):
-    plan = make_plan(TARGET, faults="random", seed=seed, out=tmp_path)
+    plan = make_plan(Options(TARGET, faults="random", seed=seed, out=tmp_path))
     for fault in plan.faults:
         assert not fault.links or of_listener(fault.region, kind=fault.kind, place="here")
 
 
 def test_some_drawn_plans_have_links(tmp_path):
     assert any(
-        f.links for seed in range(20) for f in make_plan(TARGET, faults="random", seed=seed, out=tmp_path).faults
+        f.links
+        for seed in range(20)
+        for f in make_plan(Options(TARGET, faults="random", seed=seed, out=tmp_path)).faults
     )
 
 
@@ -86,7 +89,7 @@ def test_an_unknown_spec_is_refused(tmp_path):
     text = Path(TARGET).read_text(encoding="utf-8").replace('"shared"', '"mine"')
     (tmp_path / "target.toml").write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=r"cluster_spec: .*'own' or 'shared', got 'mine'"):
-        make_plan(str(tmp_path / "target.toml"), out=tmp_path / "run")
+        make_plan(Options(str(tmp_path / "target.toml"), out=tmp_path / "run"))
 
 
 @pytest.mark.engine

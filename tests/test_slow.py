@@ -16,6 +16,7 @@ from psconform.history.decode import Answers
 from psconform.history.events import Ack, Push, Read, Start
 from psconform.history.reader import EventFile, column
 from psconform.layout import Layout
+from psconform.options import Options
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
 from psconform.runner.slow import MAX_S, parse_slow
@@ -98,7 +99,7 @@ def test_a_straggler_must_not_look_stalled():
 
 def test_the_repeat_line_has_it_and_makes_the_same_plan(tmp_path):
     slow = {"worker:2": 0.00125, "worker:0": 30.0}
-    plan = make_plan(out=tmp_path, layout="ps=1,worker=3", update="async", slow=slow, patience_s=90.5)
+    plan = make_plan(Options(out=tmp_path, layout="ps=1,worker=3", update="async", slow=slow, patience_s=90.5))
     words = shlex.split(plan.repeat)
     assert words[words.index("--slow") :] == [
         "--slow",

@@ -16,6 +16,7 @@ import pytest
 from psconform.errors import PsconformError
 from psconform.faults import server
 from psconform.launchers.local import LocalLauncher
+from psconform.options import Options
 from psconform.plugin import need
 from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
@@ -154,7 +155,7 @@ def test_a_release_is_taken_if_it_is_what_it_was(tmp_path, monkeypatch):
 def test_one_that_cannot_be_used_is_found_out_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("TOXIPROXY_URL", "nonsense")
     stall = 'fault = [{kind = "stall", links = "worker:1->ps:0", at = 3, for = "1s"}]'
-    plan = make_plan(out=tmp_path / "run", workload="decayed-ledger", update="async", steps=9, faults=stall)
+    plan = make_plan(Options(out=tmp_path / "run", workload="decayed-ledger", update="async", steps=9, faults=stall))
     with Session() as session:
         with pytest.raises(PsconformError, match=r"TOXIPROXY_URL: must be http://HOST:PORT, got nonsense"):
             session.run(plan)

@@ -5,9 +5,12 @@ replay and shrink are in cli_again.py, images in cli_images.py; list, doctor and
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,8 +21,7 @@ from . import cli_images
 from .cli_again import replay, shrink
 from .cli_machine import clean, doctor, list_
 from .errors import BadInput, PsconformError
-from .faults.short import RESTART_AFTER
-from .history.manifest import STEPS
+from .options import EXECUTION, OPTIONS, Option, Options
 from .report.progress import show_progress
 from .report.series import show_series
 from .report.series import summary as series_summary
@@ -39,111 +41,60 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+SERIES = "Series"
+"""The panel of options that are of many runs."""
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 """click's UsageError: recent versions of typer carry their own copy of click."""
 
 
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command a parameter for each option of a run, in place of its ``**given``: typer reads signatures."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [*map(_parameter, OPTIONS.values()), *(each for each in own if each.kind is each.KEYWORD_ONLY)]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    kind = option.typed or option.kind
+    default = None if kind == list[str] else option.default
+    shown: Any = typer.Argument(help=option.help)
+    if option.flag.startswith("--"):
+        shown = typer.Option(option.flag, help=option.help, metavar=option.metavar, rich_help_panel=option.group)
+    taken: Any = Annotated[kind | None if default is None else kind, shown]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=taken)
+
+
 @app.command()
+@_with_options
 def run(
-    target: Annotated[str, typer.Argument(help="reference, or the path of a target.toml.")] = "reference",
-    layout: Annotated[
-        str,
-        typer.Option(help="ps=2,worker=3,gpus=1 (ps=0: all-reduce), a name (psconform list layouts), or a .toml file."),
-    ] = "default",
-    update: Annotated[str, typer.Option(help="sync or async.")] = "sync",
-    reduction: Annotated[str, typer.Option(help="mean or sum, of a sync round.")] = "mean",
-    quorum: Annotated[
-        int,
-        typer.Option(metavar="R", help="Sync only: gradients that complete a round; later ones are dropped. 0: all."),
-    ] = 0,
-    staleness: Annotated[
-        int | None, typer.Option(metavar="S", help="Async only: the most steps that a worker may be ahead of another.")
-    ] = None,
-    rate: Annotated[
-        str, typer.Option(help="Async only: constant, or staleness-aware: divided by the staleness of a gradient.")
-    ] = "constant",
-    local_steps: Annotated[
-        int, typer.Option(metavar="H", help="Layouts with ps=0: steps of a replica by itself before all are averaged.")
-    ] = 1,
-    replication: Annotated[
-        str, typer.Option(help="Sync only: between-graph, in-graph or model-parallel (digits, quadratic).")
-    ] = "between-graph",
-    optimizer: Annotated[str, typer.Option(help="Digits, quadratic: sgd, momentum or adam.")] = "sgd",
-    schedule: Annotated[
-        str, typer.Option(help="Digits, quadratic: constant, or halving: the learning rate, every 50 updates.")
-    ] = "constant",
-    drop_after: Annotated[
-        str, typer.Option(metavar="TIME", help="Go on without a worker that was waited for so long: 2s. 0s: wait.")
-    ] = "0s",
-    workload: Annotated[str, typer.Option(help="What is trained: psconform list workloads.")] = "ledger",
-    steps: Annotated[int, typer.Option(help="Steps of each worker.")] = STEPS,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
-    reads: Annotated[int, typer.Option(help="Reads before each gradient.")] = 1,
-    read_every: Annotated[int, typer.Option(help="Async only: read every so many steps.")] = 1,
-    model: Annotated[str, typer.Option(help="Workload digits: softmax or mlp.")] = "softmax",
-    batch: Annotated[int, typer.Option(help="Workload digits: samples of each worker in a step.")] = 16,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Digits, quadratic: of a round or an update. Default 0.1, 0.02; see the API for optimizers."),
-    ] = None,
-    delay: Annotated[int, typer.Option(help="Digits, quadratic: age in steps of what a gradient is taken at.")] = 0,
-    condition: Annotated[float, typer.Option(help="Workload quadratic: its condition number.")] = 10.0,
-    compression: Annotated[
-        str, typer.Option(help="Workload dense-ledger: none or topk, for targets that declare it.")
-    ] = "none",
-    padding: Annotated[
-        int, typer.Option(metavar="N", help="Workload ledger: parameters of each variable besides, to make it large.")
-    ] = 0,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK=TIME", help="A worker that sleeps before each gradient: worker:1=50ms."),
-    ] = None,
-    batches: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK=N", help="Workload ledger: a worker with data for N steps only: worker:1=50."),
-    ] = None,
-    defect: Annotated[str, typer.Option(help="A seeded defect of the reference trainer: psconform list defects.")] = "",
-    kill: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK@WHEN", help="SIGKILL: ps:0@20, worker:1@after-push:35 or ps:0@2s. Repeatable."),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK@FROM..TO", help="SIGSTOP, then SIGCONT: worker:0@10..15 or ps:0@1s..3s."),
-    ] = None,
-    poison: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK@STEP", help="A gradient full of NaN, or of Inf: worker:1@20, worker:1@20=inf."),
-    ] = None,
-    faults: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="A fault plan: a file, or random, or random:KIND,KIND.")
-    ] = None,
-    restart_after: Annotated[str, typer.Option(metavar="TIME", help="With --kill: 500ms, or never.")] = RESTART_AFTER,
-    checkpoint_every: Annotated[
-        str | None,
-        typer.Option(metavar="N|TIME", help="Steps of the chief, or 500ms; default 50 with faults, else 0: never."),
-    ] = None,
-    launcher: Annotated[str, typer.Option(help="process, or docker: each task in a container of its own.")] = "process",
-    image: Annotated[
-        str, typer.Option(help="With docker: what tasks run in. Default: the trainer's own, psconform images build.")
-    ] = "",
-    emulate_gpus: Annotated[
-        bool, typer.Option("--emulate-gpus", help="GPU:j of a worker is a logical CPU:j: for machines without.")
+    *,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would be started, and start nothing.", rich_help_panel=EXECUTION),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Run folder, new or empty. Default: psconform-runs/TIME.")] = None,
-    patience: Annotated[
-        float, typer.Option(help="Seconds without progress that end a run; 60 at least until a step is done.")
-    ] = 60.0,
     repeat: Annotated[
-        int | None, typer.Option(metavar="N", help="Run N times, with the seeds seed, seed + 1, ..., and sum up.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Run N times, with the seeds seed, seed + 1, ..., and sum up.",
+            rich_help_panel=SERIES,
+        ),
     ] = None,
     random_layouts: Annotated[
         bool,
-        typer.Option("--random-layouts", help="With --repeat: draw layout, reads and steps (up to --steps) each time."),
+        typer.Option(
+            "--random-layouts",
+            help="With --repeat: draw layout, reads and steps (up to --steps) each time.",
+            rich_help_panel=SERIES,
+        ),
     ] = False,
-    keep_valid: Annotated[bool, typer.Option(help="With --repeat: keep the folders of valid runs.")] = True,
+    keep_valid: Annotated[
+        bool, typer.Option(help="With --repeat: keep the folders of valid runs.", rich_help_panel=SERIES)
+    ] = True,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Run a cluster, judge it, print which guarantees held; with --repeat many times, and print a summary.
 
@@ -151,54 +102,19 @@ def run(
     """
     from .api import run_plan
 
-    options: dict[str, Any] = {
-        "layout": layout,
-        "update": update,
-        "reduction": reduction,
-        "quorum": quorum,
-        "staleness": staleness,
-        "rate": rate,
-        "local_steps": local_steps,
-        "replication": replication,
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "drop_after": drop_after,
-        "workload": workload,
-        "steps": steps,
-        "seed": seed,
-        "reads": reads,
-        "read_every": read_every,
-        "model": model,
-        "batch": batch,
-        "learning_rate": learning_rate,
-        "delay": delay,
-        "condition": condition,
-        "compression": compression,
-        "padding": padding,
-        "slow": slow or (),
-        "batches": batches or (),
-        "defect": defect,
-        "kill": kill or (),
-        "stop": stop or (),
-        "poison": poison or (),
-        "faults": _plan(faults),
-        "restart_after": restart_after,
-        "checkpoint_every": checkpoint_every,
-        "patience_s": patience,
-        "launcher": launcher,
-        "image": image,
-        "emulate_gpus": emulate_gpus,
-    }
+    given["faults"] = _plan(given["faults"])
+    options = Options(**{name: value for name, value in given.items() if value not in (None, [])})
     if dry_run and repeat is not None:
         raise BadInput("--dry-run", "shows one run: without --repeat", value=repeat)
-    for option, given in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
-        if given and repeat is None:
+    for option, said in (("--random-layouts", random_layouts), ("--no-keep-valid", not keep_valid)):
+        if said and repeat is None:
             raise BadInput(option, "is for a series: give --repeat N, too")
-    folder = run_folder(out)
+    folder = run_folder(options.out)
+    options = replace(options, out=folder)
     if repeat is not None:
-        plans = make_plans(target, out=folder, repeat=repeat, random_layouts=random_layouts, **options)
+        plans = make_plans(options, repeat=repeat, random_layouts=random_layouts)
         _run_series(Series(plans, folder), keep_valid=keep_valid, as_json=as_json)
-    plan = make_plan(target, out=folder, **options)
+    plan = make_plan(options)
     if dry_run:
         print_plan(plan, as_json=as_json)
         raise typer.Exit(0)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import BadInput
-from .optimizers import OPTIMIZERS, SCHEDULES
+from .options import CLUSTER, Options, check_options, fields_of
 from .times import parse_seconds, spell
 
-UPDATES = ("sync", "async")
-REDUCTIONS = ("mean", "sum")
-RATES = ("constant", "staleness-aware")
-REPLICATIONS = ("between-graph", "in-graph", "model-parallel")
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 MAX_LOCAL_STEPS = 1000
@@ -102,15 +99,15 @@ class Layout:
 
     ps: int = 2
     workers: int = 3
-    update: str = "sync"
-    reduction: str = "mean"
-    quorum: int = 0
-    staleness: int | None = None
-    rate: str = "constant"
-    local_steps: int = 1
-    replication: str = "between-graph"
-    optimizer: str = "sgd"
-    schedule: str = "constant"
+    update: str = Options.update
+    reduction: str = Options.reduction
+    quorum: int = Options.quorum
+    staleness: int | None = Options.staleness
+    rate: str = Options.rate
+    local_steps: int = Options.local_steps
+    replication: str = Options.replication
+    optimizer: str = Options.optimizer
+    schedule: str = Options.schedule
     drop_after: float = 0.0
     gpus: int = 0
     emulated: bool = False
@@ -119,24 +116,15 @@ class Layout:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
             if not least <= count <= MAX_TASKS:
                 raise BadInput("--layout", f"{job} must be between {least} and {MAX_TASKS}", value=count)
-        if self.update not in UPDATES:
-            raise BadInput("--update", "unknown update mode", value=self.update, choices=UPDATES)
-        if self.reduction not in REDUCTIONS:
-            raise BadInput("--reduction", "unknown reduction", value=self.reduction, choices=REDUCTIONS)
-        if self.quorum and self.update != "sync":
-            raise BadInput("--quorum", "is for --update sync", value=self.quorum)
+        check_options(vars(self))
         if self.quorum and not 1 <= self.quorum <= self.workers:
             problem = f"must be between 1 and the number of workers, {self.workers} (0: all of them)"
             raise BadInput("--quorum", problem, value=self.quorum)
-        if self.staleness is not None and self.update != "async":
-            raise BadInput("--staleness", "is for --update async", value=self.staleness)
         if self.staleness is not None and self.staleness < 0:
             raise BadInput("--staleness", "must be at least 0", value=self.staleness)
-        if self.rate not in RATES:
-            raise BadInput("--rate", "unknown rate", value=self.rate, choices=RATES)
-        if self.rate != "constant" and self.update != "async":
-            raise BadInput("--rate", "is for --update async", value=self.rate)
-        self._check_replication()
+        if self.replication != "between-graph" and self.quorum:
+            problem = "must be between-graph with --quorum: one client has no late workers"
+            raise BadInput("--replication", problem, value=self.replication)
         self._check_rule()
         self._check_drop_after()
         self._check_gpus()
@@ -160,21 +148,8 @@ class Layout:
                 "--reduction", "must be mean with --local-steps: replicas are averaged", value=self.reduction
             )
 
-    def _check_replication(self) -> None:
-        if self.replication not in REPLICATIONS:
-            raise BadInput("--replication", "unknown replication", value=self.replication, choices=REPLICATIONS)
-        if self.replication != "between-graph" and self.update != "sync":
-            raise BadInput("--replication", "is for --update sync", value=self.replication)
-        if self.replication != "between-graph" and self.quorum:
-            problem = "must be between-graph with --quorum: one client has no late workers"
-            raise BadInput("--replication", problem, value=self.replication)
-
     def _check_rule(self) -> None:
         """An optimizer or a schedule is a matter of one ps, whose rounds or gradients all count alike."""
-        if self.optimizer not in OPTIMIZERS:
-            raise BadInput("--optimizer", "unknown optimizer", value=self.optimizer, choices=OPTIMIZERS)
-        if self.schedule not in SCHEDULES:
-            raise BadInput("--schedule", "unknown schedule", value=self.schedule, choices=SCHEDULES)
         if self.plain:
             return
         option, value, only = ("--optimizer", self.optimizer, "sgd")
@@ -220,23 +195,10 @@ class Layout:
                 raise BadInput("--layout", f"GPUs are not for {with_}", value=self.text)
 
     @classmethod
-    def parse(
-        cls,
-        text: str,
-        *,
-        update: str = "sync",
-        reduction: str = "mean",
-        quorum: int = 0,
-        staleness: int | None = None,
-        rate: str = "constant",
-        local_steps: int = 1,
-        replication: str = "between-graph",
-        optimizer: str = "sgd",
-        schedule: str = "constant",
-        drop_after: str | float = 0.0,
-        emulated: bool = False,
-    ) -> Layout:
+    def parse(cls, text: str, *, drop_after: str | float = Options.drop_after, **mode: Any) -> Layout:
         """Read ``ps=2,worker=3``, ``ps=2,worker=4,gpus=1`` or the name of a layout (``psconform list layouts``).
+
+        ``mode`` are the other fields.
 
         Raises:
             BadInput: it cannot be read, or nothing can be built like that.
@@ -259,18 +221,9 @@ class Layout:
         return cls(
             ps=counts["ps"],
             workers=counts["worker"],
-            update=update,
-            reduction=reduction,
-            quorum=quorum,
-            staleness=staleness,
-            rate=rate,
-            local_steps=local_steps,
-            replication=replication,
-            optimizer=optimizer,
-            schedule=schedule,
-            drop_after=parse_seconds(drop_after, place="--drop-after"),
             gpus=counts.get("gpus", 0),
-            emulated=emulated,
+            drop_after=parse_seconds(drop_after, place="--drop-after"),
+            **mode,
         )
 
     @property
@@ -328,6 +281,11 @@ class Layout:
         more += f" of replicas every {self.local_steps} steps" if self.local_steps > 1 else ""
         more += f", {self.replication}" if self.replication != "between-graph" else ""
         return f"{self.update} {self.reduction}{more}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a run that are fields of a layout, by name."""
+        return fields_of(self, CLUSTER, Layout)
 
     @property
     def text(self) -> str:

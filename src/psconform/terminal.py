@@ -20,10 +20,11 @@ from .runner.plan import Plan
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
 
-def run_folder(out: Path | None) -> Path:
+def run_folder(given: str | Path | None) -> Path:
     """A new run folder; one that cannot be used is refused before anything has started."""
-    name = "--out" if out is not None else "psconform-runs"
-    out = Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}" if out is None else out
+    name = "--out" if given is not None else "psconform-runs"
+    fresh = Path("psconform-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    out = fresh if given is None else Path(given)
     try:
         out = out if out.name not in ("", "..") else out.resolve()
         above = next(path for path in (out, *out.absolute().parents) if path.exists())

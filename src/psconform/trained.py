@@ -19,8 +19,6 @@ from .models import Batches, Data, Mlp, Model, Quadratic, Softmax, join, split
 
 Vector = NDArray[np.float32]
 DATA = "digits.npz"
-MODELS = ("softmax", "mlp")
-"""Models of the workload digits."""
 
 
 def model_of(spec: dict[str, Any]) -> Model:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psconform.launchers.engine import engine
+from psconform.options import Options
 from psconform.runner.again import stored_plan
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
@@ -30,7 +31,7 @@ def limits_of(told):
 def test_a_layout_runs_and_is_judged(path, tmp_path, left_behind):
     emulate = path.stem != "cpu"
     options = {"layout": str(path), "launcher": "docker", "emulate_gpus": emulate, "steps": 20}
-    plan = make_plan(out=tmp_path / "run", **options)
+    plan = make_plan(Options(out=tmp_path / "run", **options))
     told = {}
     seen = threading.Event()
 

@@ -12,13 +12,11 @@ import msgspec
 from ..claims import Claims
 from ..errors import BadInput, Malformed
 from ..layout import Layout
+from ..options import Options
 from ..probe import LEDGERS
 from .reasons import Reason
 
 SCHEMA = 2
-STEPS = 200
-"""Steps of each worker unless told otherwise: three workers then push 600 gradients, and a bug that strikes every 500th
-shows."""
 MAX_CELLS = 4_000_000
 """Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
 PLAIN = "plain"
@@ -39,23 +37,23 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ``padding`` is how many parameters a variable of a ledger has besides, between head and tail; nothing changes them.
     """
 
-    name: str = "ledger"
-    steps: int = STEPS
-    seed: int = 0
+    name: str = Options.workload
+    steps: int = Options.steps
+    seed: int = Options.seed
     unit: float | None = None
     scales: tuple[float, ...] = ()
-    reads: int = 1
-    read_every: int = 1
+    reads: int = Options.reads
+    read_every: int = Options.read_every
     slow: tuple[tuple[str, float], ...] = ()
     batches: tuple[tuple[str, int], ...] = ()
-    model: str = "softmax"
-    batch: int = 16
+    model: str = Options.model
+    batch: int = Options.batch
     learning_rate: float = 0.0
     rate: float = 1.0
-    delay: int = 0
-    condition: float = 10.0
-    compression: str = "none"
-    padding: int = 0
+    delay: int = Options.delay
+    condition: float = Options.condition
+    compression: str = Options.compression
+    padding: int = Options.padding
 
     @property
     def is_ledger(self) -> bool:
@@ -76,14 +74,14 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     schema: int = SCHEMA
     status: Status = "running"
     reasons: list[Reason] = []
-    defect: str = ""
+    defect: str = Options.defect
     faults: list[str] = []
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every
     checkpoint_seconds: float = 0.0
-    patience_s: float = 60.0
+    patience_s: float = Options.patience_s
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
-    launcher: str = "process"
-    image: str = ""  # of containers; empty: the trainer's own
+    launcher: str = Options.launcher
+    image: str = Options.image  # of containers; empty: the trainer's own
     limited: bool = False  # what they may use is in layout.toml
     repeat: str = ""
     versions: dict[str, str] = {}

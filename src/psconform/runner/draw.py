@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from ..history.manifest import STEPS
 from ..layout import Layout
+from ..options import OPTIONS, Options
 from ..targets.defects import DEFECTS, Defect
 from ..targets.reference import find_target
 from .plan import MAX_SEED, Plan, make_plan
@@ -20,33 +20,30 @@ MAX_RUNS = 10_000
 PS, WORKERS, READS, READ_EVERY, GPUS = 3, 4, 3, 5, 4
 """The most of each that is drawn."""
 LEAST_STEPS = 2
-_DRAWN = {"layout": "default", "reads": 1, "read_every": 1}
 
 
-def make_plans(target: str, *, out: Path, repeat: int, random_layouts: bool = False, **options: Any) -> list[Plan]:
+def make_plans(options: Options, *, repeat: int, random_layouts: bool = False) -> list[Plan]:
     """``repeat`` plans with the seeds seed, seed + 1, ... and the folders ``out``/0001, ``out``/0002, ...
 
-    With ``random_layouts`` each is drawn by ``drawn``; options are those of ``make_plan``. Raises BadInput.
+    With ``random_layouts`` each is drawn by ``drawn``. Raises BadInput.
     """
-    seed = options.pop("seed", 0)
-    for option, number in (("--repeat", repeat), ("--seed", seed)):
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise BadInput(option, "must be a whole number", value=number)
+    seed = options.seed
+    if not isinstance(repeat, int) or isinstance(repeat, bool):
+        raise BadInput("--repeat", "must be a whole number", value=repeat)
     if not 1 <= repeat <= MAX_RUNS:
         raise BadInput("--repeat", f"must be between 1 and {MAX_RUNS}", value=repeat)
     width = max(4, len(str(repeat)))
     if 0 <= seed <= MAX_SEED < seed + repeat - 1:
         raise BadInput("--seed", f"must leave room for {repeat} seeds up to {MAX_SEED}", value=seed)
-    if random_layouts:
-        for name, usual in _DRAWN.items():
-            if options.get(name, usual) != usual:
-                option = f"--{name.replace('_', '-')}"
-                raise BadInput(option, "is drawn with --random-layouts, so it cannot be given", value=options[name])
+    for name in ("layout", "reads", "read_every") if random_layouts else ():
+        option, value = OPTIONS[name], getattr(options, name)
+        if value != option.default:
+            raise BadInput(option.flag, "is drawn with --random-layouts, so it cannot be given", value=value)
     plans = []
     for i in range(repeat):
-        changed = drawn(seed, i, **_limits(target, options)) if random_layouts else {}
-        folder = out / f"{i + 1:0{width}}"
-        plans.append(make_plan(target, out=folder, seed=seed + i, **{**options, **changed}))
+        changed = drawn(seed, i, **_limits(options)) if random_layouts else {}
+        folder = Path(options.out or ".") / f"{i + 1:0{width}}"
+        plans.append(make_plan(replace(options, out=folder, seed=seed + i, **changed)))
     return plans
 
 
@@ -102,24 +99,25 @@ def drawn(
     return {"layout": shape.text, "steps": length, "reads": reads, "read_every": 1 if often else every}
 
 
-def _limits(target: str, options: dict[str, Any]) -> dict[str, Any]:
-    needs, local_steps = DEFECTS.get(options.get("defect", ""), Defect("", "")), int(options.get("local_steps", 1))
+def _limits(options: Options) -> dict[str, Any]:
+    needs = DEFECTS.get(options.defect, Defect("", ""))
     if "local_steps" in needs.mode:
-        needs = replace(needs, steps=max(needs.steps, local_steps))
-    struck = [text for name in ("kill", "stop", "poison") for text in _listed(options.get(name, ()))]
-    slow, batches = (_listed(options.get(name, ())) for name in ("slow", "batches"))
+        needs = replace(needs, steps=max(needs.steps, options.local_steps))
+    struck = [text for given in (options.kill, options.stop, options.poison) for text in _listed(given)]
+    slow, batches = _listed(options.slow), _listed(options.batches)
     steps = [step for text in struck for step in _steps(text)] + [_number(text.partition("=")[2]) for text in batches]
-    others = 1 if batches or options.get("drop_after") else 0  # beside the one that leaves, or waits for it
+    drops = options.drop_after not in (Options.drop_after, 0)
+    others = 1 if batches or drops else 0  # beside the one that leaves, or waits for it
     return {
-        "update": options.get("update", "sync"),
-        "steps": options.get("steps", STEPS),
-        "needs": replace(needs, workers=max(needs.workers, int(options.get("quorum", 0)))),
-        "bounded": options.get("staleness") is not None,
-        "replicas": local_steps > 1 or find_target(target).exchanges == ("all-reduce",),
+        "update": options.update,
+        "steps": options.steps,
+        "needs": replace(needs, workers=max(needs.workers, options.quorum)),
+        "bounded": options.staleness is not None,
+        "replicas": options.local_steps > 1 or find_target(str(options.target)).exchanges == ("all-reduce",),
         "slowest": max(others, *(_index(text, "worker") for text in ("", *slow, *batches, *struck))),
         "fewest_ps": 1 + max(_index(text, "ps") for text in ("", *struck)),
         "last_step": max(steps, default=0),
-        "emulated": bool(options.get("emulate_gpus")),
+        "emulated": options.emulate_gpus,
     }
 
 

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadInput
 from ..faults.fault import Fault
 from ..faults.plan import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..faults.random_plan import RANDOM, drawn_plan
-from ..faults.short import RESTART_AFTER, parse_faults
-from ..history.manifest import MAX_CELLS, STEPS, Workload
-from ..launchers.launcher import DOCKER, PROCESS
+from ..faults.short import parse_faults
+from ..history.manifest import MAX_CELLS, Workload
+from ..launchers.launcher import DOCKER
 from ..layout import Layout
+from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
 from ..targets.compose import PREFIX, load_compose
 from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
 from ..targets.target import Target
 from ..times import parse_seconds, spell
-from ..trained import MODELS
 from ..workloads import WORKLOADS
-from .containers import Containers, containers_of
-from .layout_file import FILE, read_layout
-from .options import (
+from .compatibility import (
     LEARNING_RATES,
-    USED_BY,
     check_batches,
     check_compression,
     check_faults,
@@ -36,16 +33,15 @@ from .options import (
     check_phases,
     check_poison,
     check_together,
-    check_types,
-    check_used,
 )
+from .containers import Containers, containers_of
+from .layout_file import FILE, read_layout
 from .seeded import check_leaving, check_recovery
-from .slow import MAX_DIGITS, Counted, Spelled, parse_batches, parse_slow, with_faults, without_faults
+from .slow import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
 
 MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50
 """Steps of the chief between two checkpoints, in a run with faults."""
-PATIENCE_S = 60.0
 FAULTS = "faults.toml"
 """In the run folder: its fault plan."""
 _TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
@@ -77,8 +73,8 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
     checkpoint_seconds: float = 0.0
-    patience_s: float = PATIENCE_S
-    spelled: str = field(default="reference")
+    patience_s: float = Options.patience_s
+    spelled: str = "reference"
     containers: Containers | None = None
 
     @property
@@ -92,165 +88,98 @@ class Plan:
         return self.layout.drop_after + sum(fault.outage_s for fault in self.faults)
 
     @property
-    def repeat(self) -> str:
-        """The command line that runs the same again."""
-        shape = str(self.out / FILE) if self.limited else self.layout.text
-        parts = ["psconform", "run", self.spelled, "--layout", shape, "--update", self.layout.update]
-        parts += ["--emulate-gpus"] if self.layout.emulated else []
-        if self.layout.update == "sync":
-            parts += ["--reduction", self.layout.reduction]
-            parts += ["--quorum", str(self.layout.quorum)] if self.layout.quorum else []
-        parts += ["--staleness", str(self.layout.staleness)] if self.layout.staleness is not None else []
-        parts += ["--rate", self.layout.rate] if self.layout.rate != "constant" else []
-        parts += ["--local-steps", str(self.layout.local_steps)] if self.layout.local_steps > 1 else []
-        parts += ["--replication", self.layout.replication] if self.layout.replication != "between-graph" else []
-        parts += ["--optimizer", self.layout.optimizer] if self.layout.optimizer != "sgd" else []
-        parts += ["--schedule", self.layout.schedule] if self.layout.schedule != "constant" else []
-        parts += ["--drop-after", spell(self.layout.drop_after)] if self.layout.drop_after else []
-        parts += ["--workload", self.workload.name, "--steps", str(self.workload.steps)]
-        parts += ["--seed", str(self.workload.seed)]
-        if not self.workload.is_ledger:
-            used = {name for name, workloads in USED_BY.items() if self.workload.name in workloads}
-            for name in (name for name in USED_BY if name in used):
-                parts += [f"--{name.replace('_', '-')}", str(getattr(self.workload, name))]
-        for option, value in (("--reads", self.workload.reads), ("--read-every", self.workload.read_every)):
-            parts += [option, str(value)] if value != 1 else []
-        for task, seconds in self.workload.slow:
-            parts += ["--slow", f"{task}={spell(seconds)}"]
-        for task, number in without_faults(self.workload.batches, self.faults):
-            parts += ["--batches", f"{task}={number}"]
-        parts += ["--padding", str(self.workload.padding)] if self.workload.padding else []
-        parts += ["--compression", self.workload.compression] if self.workload.compression != "none" else []
-        parts += ["--defect", self.defect] if self.defect else []
-        parts += self._faults
-        often = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every)
-        never = any(fault.outside for fault in self.faults)
-        parts += ["--checkpoint-every", often] if often != "0" or never else []
-        parts += ["--patience", str(self.patience_s)] if self.patience_s != PATIENCE_S else []
-        parts += ["--launcher", DOCKER] if self.containers is not None and not self.containers.boxes else []
-        parts += ["--image", self.containers.image] if self.containers is not None and self.containers.image else []
-        return shlex.join(parts)
+    def options(self) -> Options:
+        """What ``make_plan`` makes this plan of."""
+        containers, layout, workload = self.containers, self.layout, self.workload
+        given = layout.options
+        given |= fields_of(workload, TRAINING, Workload)
+        given |= self._faults
+        given["layout"] = str(self.out / FILE) if self.limited else layout.text
+        given["drop_after"] = spell(layout.drop_after)
+        given["slow"] = [f"{task}={spell(seconds)}" for task, seconds in workload.slow]
+        given["batches"] = [f"{task}={n}" for task, n in without_faults(workload.batches, self.faults)]
+        if workload.is_ledger:
+            given["learning_rate"] = None
+        every = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every)
+        if every != "0" or any(fault.outside for fault in self.faults):
+            given["checkpoint_every"] = every
+        if containers is not None:
+            given |= {"image": containers.image} | ({} if containers.boxes else {"launcher": DOCKER})
+        return Options(
+            self.spelled,
+            workload=workload.name,
+            emulate_gpus=layout.emulated,
+            defect=self.defect,
+            patience_s=self.patience_s,
+            out=self.out,
+            **given,
+        )
 
     @property
-    def _faults(self) -> list[str]:
+    def repeat(self) -> str:
+        """The command line that runs the same again, into another folder."""
+        return shlex.join(replace(self.options, out=None).words)
+
+    @property
+    def _faults(self) -> dict[str, Any]:
         """The options that give the faults: short forms where those can say it, else the plan in the run folder."""
         ends = {fault.restart_after_s for fault in self.faults if fault.kind == KILL.name}
         if any(fault.option == "--faults" for fault in self.faults) or len(ends) > 1:
-            return ["--faults", str(self.out / FAULTS)]
-        parts = [part for fault in self.faults for part in (fault.option, str(fault))]
+            return {"faults": str(self.out / FAULTS)}
+        given: dict[str, Any] = {fault.option.removeprefix("--"): [] for fault in self.faults}
+        for fault in self.faults:
+            given[fault.option.removeprefix("--")].append(str(fault))
         for again in ends:
-            parts += ["--restart-after", "never" if again is None else spell(again)]
-        return parts
+            given["restart_after"] = "never" if again is None else spell(again)
+        return given
 
 
-def make_plan(
-    target: str = "reference",
-    *,
-    out: Path,
-    layout: str | Layout = "default",
-    update: str = "sync",
-    reduction: str = "mean",
-    quorum: int = 0,
-    staleness: int | None = None,
-    rate: str = "constant",
-    local_steps: int = 1,
-    replication: str = "between-graph",
-    optimizer: str = "sgd",
-    schedule: str = "constant",
-    drop_after: str | float = 0.0,
-    workload: str = "ledger",
-    steps: int = STEPS,
-    seed: int = 0,
-    reads: int = 1,
-    read_every: int = 1,
-    slow: Spelled = (),
-    batches: Counted = (),
-    model: str = "softmax",
-    batch: int = 16,
-    learning_rate: float | None = None,
-    delay: int = 0,
-    condition: float = 10.0,
-    compression: str = "none",
-    padding: int = 0,
-    defect: str = "",
-    kill: str | Iterable[str] = (),
-    stop: str | Iterable[str] = (),
-    poison: str | Iterable[str] = (),
-    faults: str | Path = "",
-    restart_after: str | float | None = RESTART_AFTER,
-    checkpoint_every: int | str | None = None,
-    patience_s: float = PATIENCE_S,
-    launcher: str = PROCESS,
-    image: str = "",
-    emulate_gpus: bool = False,
-) -> Plan:
-    """Check every option and put them together; raises BadInput, naming the option."""
-    texts = {"--update": update, "--reduction": reduction, "--rate": rate, "--replication": replication}
-    texts |= {"--optimizer": optimizer, "--schedule": schedule, "--defect": defect, "TARGET": target}
-    texts |= {"--workload": workload, "--model": model, "--compression": compression}
-    texts |= {"--launcher": launcher, "--image": image}
-    whole = {"--steps": steps, "--reads": reads, "--read-every": read_every, "--seed": seed, "--quorum": quorum}
-    whole |= {"--local-steps": local_steps, "--padding": padding, "--batch": batch, "--delay": delay}
-    whole |= {} if staleness is None else {"--staleness": staleness}
-    numbers = {"--learning-rate": learning_rate, "--condition": condition, "--patience": patience_s}
-    check_types(texts=texts, whole=whole, numbers=numbers)
-    if not isinstance(layout, str | Layout):
-        raise BadInput("--layout", "must be text such as ps=2,worker=3", value=layout)
+def make_plan(options: Options) -> Plan:
+    """Check what was asked for, and put it together; raises BadInput, naming the option."""
+    target, out = str(options.target), Path(options.out or ".")
+    workload, steps, patience_s = options.workload, options.steps, options.patience_s
+    compression, defect = options.compression, options.defect
     services = load_compose(Path(target.removeprefix(PREFIX))) if target.startswith(PREFIX) else None
-    layout = services.layout if services is not None and layout == "default" else layout
-    file = read_layout(Path(layout)) if isinstance(layout, str) and layout.endswith(".toml") else None
-    shape = (
-        layout
-        if isinstance(layout, Layout)
-        else Layout.parse(
-            layout if file is None else file.text,
-            update=update,
-            reduction=reduction,
-            quorum=quorum,
-            staleness=staleness,
-            rate=rate,
-            local_steps=local_steps,
-            replication=replication,
-            optimizer=optimizer,
-            schedule=schedule,
-            drop_after=drop_after,
-            emulated=emulate_gpus,
-        )
-    )
+    layout = services.layout if services is not None and options.layout == Options.layout else options.layout
+    file = read_layout(Path(layout)) if layout.endswith(".toml") else None
+    mode = fields_of(options, CLUSTER, Layout)
+    shape = Layout.parse(layout if file is None else file.text, emulated=options.emulate_gpus, **mode)
     if workload not in WORKLOADS:
         raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
-    if model not in MODELS:
-        raise BadInput("--model", "unknown model", value=model, choices=MODELS)
-    speed = LEARNING_RATES.get(workload, {}).get(shape.optimizer, 0.0) if learning_rate is None else learning_rate
-    limits: dict[str, tuple[float, float, float]] = {
-        "--steps": (steps, 1, MAX_STEPS.get(workload, MAX_CELLS) // shape.workers),
-        "--batch": (batch, 1, MAX_BATCH // shape.workers),
-        "--learning-rate": (speed, 1e-6 if learning_rate is not None else 0.0, 100.0),
-        "--delay": (delay, 0, 1000),
-        "--condition": (condition, 1.0, 1e6),
-        "--padding": (padding, 0, MAX_PADDING // shape.holders),
-        "--seed": (seed, 0, MAX_SEED),
-        "--reads": (reads, 1, 100),
-        "--read-every": (read_every, 1, steps),
-        "--patience": (patience_s, 1, 86400),
+    speed = options.learning_rate
+    if speed is None:
+        speed = LEARNING_RATES.get(workload, {}).get(shape.optimizer, 0.0)
+    limits: dict[str, tuple[float, float]] = {
+        "steps": (1, MAX_STEPS.get(workload, MAX_CELLS) // shape.workers),
+        "batch": (1, MAX_BATCH // shape.workers),
+        "learning_rate": (1e-6, 100.0),
+        "delay": (0, 1000),
+        "condition": (1.0, 1e6),
+        "padding": (0, MAX_PADDING // shape.holders),
+        "seed": (0, MAX_SEED),
+        "reads": (1, 100),
+        "read_every": (1, steps),
+        "patience_s": (1, 86400),
     }
-    check_together(shape, workload=workload, read_every=read_every, padding=padding)
-    check_used(
-        workload,
-        {"model": model, "batch": batch, "learning_rate": learning_rate, "delay": delay, "condition": condition},
-    )
-    for option, (value, least, most) in limits.items():
-        if not least <= value <= most:
-            raise BadInput(option, f"must be between {least} and {most}", value=value)
-    stragglers = parse_slow(slow, layout=shape, patience_s=patience_s)
+    check_together(shape, workload=workload, read_every=options.read_every, padding=options.padding)
+    for name, (least, most) in limits.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= most:
+            raise BadInput(OPTIONS[name].flag, f"must be between {least} and {most}", value=value)
+    stragglers = parse_slow(options.slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
     found.fits(shape)
     found.claimed(shape)
     containers = containers_of(
-        launcher, image, limits=() if file is None else file.limits, layout=shape, target=found, out=out
+        options.launcher,
+        options.image,
+        limits=() if file is None else file.limits,
+        layout=shape,
+        target=found,
+        out=out,
     )
-    by_plan = _planned(faults, shape, steps=steps, seed=seed, target=found, containers=containers)
-    counted = with_faults(parse_batches(batches, layout=shape, steps=steps), by_plan, layout=shape)
+    by_plan = _planned(options.faults, shape, steps=steps, seed=options.seed, target=found, containers=containers)
+    counted = with_faults(parse_batches(options.batches, layout=shape, steps=steps), by_plan, layout=shape)
     check_leaving(defect, counted)
     if workload not in found.workloads:
         raise BadInput(
@@ -259,40 +188,31 @@ def make_plan(
     check_compression(compression, found, workload)
     if compression != "none" and shape.all_reduce:
         raise BadInput("--compression", "needs a ps", value=compression)
-    short = parse_faults(kill=kill, stop=stop, poison=poison, restart_after=restart_after, layout=shape, steps=steps)
+    short = parse_faults(
+        kill=options.kill,
+        stop=options.stop,
+        poison=options.poison,
+        restart_after=options.restart_after,
+        layout=shape,
+        steps=steps,
+    )
     planned = (*short, *by_plan)
     check_faults(planned, containers=containers)
     check_links(planned, found)
     check_phases(planned, found)
     check_poison(planned, shape, compression=compression)
     check_batches(counted, shape, workload=workload, target=found, faults=planned)
-    every, seconds = _interval(checkpoint_every)
-    interval = _checked_interval(
-        every, seconds, planned, shape, compression=compression, defect=defect, drawn=_is_drawn(faults)
-    )
+    every, seconds = _interval(options.checkpoint_every)
+    drawn = _is_drawn(options.faults)
+    interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect, drawn=drawn)
     if defect:
-        check_recovery(
-            defect, planned, interval, layout=shape, steps=steps, drawn=_is_drawn(faults) or _of_a_run(faults)
-        )
+        drawn = drawn or _of_a_run(options.faults)
+        check_recovery(defect, planned, interval, layout=shape, steps=steps, drawn=drawn)
+    made = {"name": workload, "slow": stragglers, "batches": counted, "learning_rate": speed}
     return Plan(
         target=found,
         layout=shape,
-        workload=Workload(
-            name=workload,
-            steps=steps,
-            seed=seed,
-            reads=reads,
-            read_every=read_every,
-            slow=stragglers,
-            batches=counted,
-            model=model,
-            batch=batch,
-            learning_rate=speed,
-            delay=delay,
-            condition=condition,
-            compression=compression,
-            padding=padding,
-        ),
+        workload=Workload(**{**fields_of(options, TRAINING, Workload), **made}),
         out=out,
         defect=defect,
         faults=planned,

@@ -8,6 +8,7 @@ from ..errors import BadInput
 from ..faults.data_faults import OUT_OF_DATA
 from ..faults.fault import Fault
 from ..layout import Layout, Task
+from ..options import Counted, Spelled
 from ..times import parse_seconds
 
 MAX_S = 60.0
@@ -17,12 +18,6 @@ _PLACE = "--slow"
 
 Slow = tuple[tuple[str, float], ...]
 """Seconds by worker, in the order of the workers."""
-Spelled = str | Iterable[str] | Mapping[str, float | str]
-"""``worker:1=50ms``, several of them, or ``{"worker:1": 0.05}`` (seconds, or ``"50ms"``)."""
-
-
-Counted = str | Iterable[str] | Mapping[str, int]
-"""``worker:1=50``, several of them, or ``{"worker:1": 50}``."""
 
 
 def parse_slow(slow: Spelled, *, layout: Layout, patience_s: float) -> Slow:

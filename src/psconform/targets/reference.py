@@ -9,6 +9,7 @@ from pathlib import Path
 from ..claims import DEFAULTS
 from ..errors import BadInput
 from ..layout import Layout
+from ..options import OF_TRAINERS
 from ..probe import UNIT
 from ..workloads import WORKLOADS
 from .compose import PREFIX, load_compose
@@ -44,20 +45,8 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         "{python}",
         "-m",
         _MODULE,
-        "--update={update}",
-        "--reduction={reduction}",
-        "--quorum={quorum}",
-        "--staleness={staleness}",
-        "--rate={rate}",
-        "--local-steps={local_steps}",
-        "--replication={replication}",
-        "--compression={compression}",
-        "--optimizer={optimizer}",
-        "--schedule={schedule}",
-        "--learning-rate={learning_rate}",
-        "--drop-after={drop_after}",
+        *(f"{option.flag}={{{option.placeholder}}}" for option in OF_TRAINERS),
         "--gpus={gpus}",
-        "--emulate-gpus={emulated}",
     )
     if defect:
         command += (f"--defect={defect}",)

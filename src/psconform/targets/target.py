@@ -11,34 +11,16 @@ from string import Formatter
 
 from ..claims import Claims
 from ..errors import BadInput
-from ..layout import REDUCTIONS, UPDATES, Command, Layout, Task
+from ..layout import Command, Layout, Task
+from ..options import OPTIONS as RUN_OPTIONS
+from ..options import REDUCTIONS, UPDATES
 
 Addresses = Mapping[Task, str]
 
 PLACEHOLDERS = (
     *("job", "index", "task", "chief", "ps_hosts", "worker_hosts", "hosts", "host", "port"),
-    *(
-        "layout",
-        "update",
-        "reduction",
-        "quorum",
-        "staleness",
-        "rate",
-        "local_steps",
-        "replication",
-        "workload",
-        "steps",
-        "seed",
-        "compression",
-        "optimizer",
-        "schedule",
-        "drop_after",
-        "gpus",
-        "emulated",
-        "learning_rate",
-        "python",
-        "here",
-    ),
+    *(option.placeholder for option in RUN_OPTIONS.values() if option.placeholder),
+    *("gpus", "python", "here"),
 )
 """What a command or environment value in a target.toml may contain, in braces."""
 
@@ -207,19 +189,11 @@ class Target:
             "host": host,
             "port": port,
             "layout": layout.text,
-            "update": layout.update,
-            "reduction": layout.reduction,
-            "quorum": layout.quorum,
+            **{name: getattr(layout, name) for name in PLACEHOLDERS if name in Layout.__annotations__},
             "staleness": -1 if layout.staleness is None else layout.staleness,
-            "rate": layout.rate,
-            "local_steps": layout.local_steps,
-            "replication": layout.replication,
-            "compression": "none",
-            "optimizer": layout.optimizer,
-            "schedule": layout.schedule,
             "drop_after": f"{layout.drop_after:g}",
-            "gpus": layout.gpus,
             "emulated": int(layout.emulated),
+            "compression": "none",
             "learning_rate": 1.0,
             "python": sys.executable,
             "here": self.here,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
-from ..layout import REDUCTIONS, UPDATES
+from ..options import REDUCTIONS, UPDATES
 from ..workloads import WORKLOADS
 from .target import IMAGE, OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
 

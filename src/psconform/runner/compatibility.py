@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import BadInput
 from ..faults.data_faults import OUT_OF_DATA, POISON
 from ..faults.fault import Fault, refuse_twice
@@ -21,36 +19,10 @@ LEARNING_RATES = {
     "quadratic": {"sgd": 0.02, "momentum": 0.002, "adam": 0.01},
 }
 """By workload and optimizer; one of momentum acts tenfold in the end."""
-USUAL: dict[str, Any] = {"model": "softmax", "batch": 16, "learning_rate": None, "delay": 0, "condition": 10.0}
-USED_BY = {
-    "model": ("digits",),
-    "batch": ("digits",),
-    "learning_rate": ("digits", "quadratic"),
-    "delay": ("digits", "quadratic"),
-    "condition": ("quadratic",),
-}
-
-
-def check_types(*, texts: dict[str, Any], whole: dict[str, Any], numbers: dict[str, Any]) -> None:
-    """Values by option, as a caller of the API may give them; of numbers None is one, too. Raises BadInput."""
-    for option, value in texts.items():
-        if not isinstance(value, str):
-            raise BadInput(option, "must be text", value=value)
-    for option, value in whole.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadInput(option, "must be a whole number", value=value)
-    for option, value in numbers.items():
-        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise BadInput(option, "must be a number", value=value)
 
 
 def check_together(layout: Layout, *, workload: str, read_every: int, padding: int) -> None:
     """Options that exclude each other; raises BadInput."""
-    if layout.update == "async" and layout.reduction != Layout().reduction:
-        problem = "is for --update sync: async applies each gradient by itself"
-        raise BadInput("--reduction", problem, value=layout.reduction)
-    if layout.update == "sync" and read_every != 1:
-        raise BadInput("--read-every", "is for --update async: a sync worker reads each round", value=read_every)
     if layout.quorum and workload != "ledger":
         raise BadInput("--workload", "must be ledger with --quorum", value=workload)
     if layout.local_steps > 1 and workload != "ledger":
@@ -158,14 +130,6 @@ def check_poison(faults: tuple[Fault, ...], layout: Layout, *, compression: str)
         if compression != "none":
             problem = "is for --compression none: what is not sent of a NaN is sent later"
             raise BadInput(fault.place, problem, value=str(fault))
-
-
-def check_used(workload: str, given: dict[str, Any]) -> None:
-    """An option that this workload has no use for would be ignored; raises BadInput."""
-    for name, value in given.items():
-        if value != USUAL[name] and workload not in USED_BY[name]:
-            problem = f"is for --workload {' or '.join(USED_BY[name])}"
-            raise BadInput(f"--{name.replace('_', '-')}", problem, value=value)
 
 
 def check_compression(compression: str, target: Target, workload: str) -> None:
