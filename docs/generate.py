@@ -13,6 +13,7 @@ import msgspec
 from psconform.checks import all_checks
 from psconform.history import events
 from psconform.options import CLUSTER, EXECUTION, FAULTS, OPTIONS, TRAINING
+from psconform.report.listing import LISTS
 from psconform.targets.defects import DEFECTS
 
 HERE = Path(__file__).parent
@@ -105,7 +106,10 @@ def options_page() -> str:
             told = f"`{{{option.placeholder}}}`" if option.placeholder else ""
             lines.append(f"| `{flag}` | `{name}` | {default} | {told} | {option.help} |")
         lines.append("")
-    lines.append("A placeholder is what a command in a [target file](targets.md) contains to be given the option.")
+    lines += ["## Which go together\n", "An option that is not listed goes with every other one.\n"]
+    lines += ["| option | condition | because |", "|---|---|---|"]
+    lines += [f"| {' | '.join(row.values())} |" for row in LISTS["compatibility"]()]
+    lines.append("\nA placeholder is what a command in a [target file](targets.md) contains to be given the option.")
     return "\n".join(lines).rstrip() + "\n"
 
 

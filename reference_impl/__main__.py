@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from psconform.compatibility import GPUS, check_option, check_options
 from psconform.errors import BadInput
+from psconform.layout import MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
 from psconform.options import OF_TRAINERS
 from psconform.probe import DECAY, Probe
-from psconform.times import parse_seconds
+from psconform.times import parse_seconds, spell
 
 from .compress import COMPRESSIONS
 from .memory import keep_memory
@@ -28,6 +30,15 @@ if TYPE_CHECKING:
 
 USUAL = {"staleness": -1, "learning_rate": 1.0, "drop_after": 0.0, "emulate_gpus": 0}
 """Defaults that have another type here: no bound, and seconds, as the placeholders of target.toml say."""
+BOUNDS = {
+    "steps": (1, 10**9),
+    "keep": (1, 1000),
+    "give_up_after": (1, 86400),
+    "drop_after": (0, MAX_DROP_AFTER_S),
+    "gpus": (0, MAX_GPUS),
+    "local_steps": (1, MAX_LOCAL_STEPS),
+    "learning_rate": (1e-9, 1e9),
+}
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -69,44 +80,25 @@ def _options(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     try:
         options.every, options.every_s = _interval(options.checkpoint_every)
+        _check(options)
     except BadInput as error:
         parser.error(str(error))
-    if problem := _wrong(options):
-        parser.error(problem)
     return options
 
 
-def _wrong(options: argparse.Namespace) -> str:
-    """What is wrong with these options, empty if nothing is."""
-    plain = options.optimizer == "sgd" and options.schedule == "constant"
-    beyond = options.quorum or options.rate != "constant" or options.replication != "between-graph"
-    of_rule = "--schedule" if options.optimizer == "sgd" else "--optimizer"
-    one_client = options.replication != "between-graph"
-    waits = options.quorum or options.staleness >= 0 or options.rate != "constant"
-    problems = {
-        f"--steps must be at least 1, got {options.steps}": options.steps < 1,
-        "--keep must be at least 1": options.keep < 1,
-        f"--give-up-after must be seconds, at least 1, got {options.give_up_after}": not 1
-        <= options.give_up_after
-        < float("inf"),
-        "--checkpoint-dir goes with neither --quorum nor --compression": options.checkpoint_dir
-        and (options.quorum or options.compression != "none"),
-        "--checkpoint-dir is for --replication between-graph": options.checkpoint_dir and one_client,
-        f"--drop-after must be seconds, or 0, got {options.drop_after}": not 0 <= options.drop_after < float("inf"),
-        "--drop-after goes with none of --quorum, --staleness and --rate": options.drop_after and waits,
-        f"--gpus must be between 0 and 16, got {options.gpus}": not 0 <= options.gpus <= 16,
-        "--gpus is for --replication between-graph": options.gpus and one_client,
-        f"--local-steps must be at least 1, got {options.local_steps}": options.local_steps < 1,
-        "--quorum is for --update sync": options.quorum and options.update != "sync",
-        "--rate is for --update async": options.rate != "constant" and options.update != "async",
-        "--replication is for --update sync without --quorum": one_client
-        and (options.update != "sync" or options.quorum),
-        "--staleness is for --update async": options.staleness >= 0 and options.update != "async",
-        f"--learning-rate must be positive, got {options.learning_rate}": not 0 < options.learning_rate < float("inf"),
-        f"{of_rule} is for between-graph replication without --quorum, --rate and --compression": not plain
-        and (beyond or options.compression != "none"),
-    }
-    return next((problem for problem, wrong in problems.items() if wrong), "")
+def _check(options: argparse.Namespace) -> None:
+    """Raises BadInput for options that are out of bounds, or do not go together."""
+    for name, (least, most) in BOUNDS.items():
+        if not least <= getattr(options, name) <= most:
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(option, f"must be between {least} and {most}", value=getattr(options, name))
+    values = {option.name: getattr(options, option.name) for option in OF_TRAINERS}
+    values |= {"staleness": None if options.staleness < 0 else options.staleness, GPUS: options.gpus}
+    values |= {"drop_after": spell(options.drop_after), "emulate_gpus": bool(options.emulate_gpus)}
+    check_options(values)
+    if options.checkpoint_dir:
+        saved = {**values, "checkpoint_every": options.checkpoint_every}
+        check_option("checkpoint_every", saved, place="--checkpoint-dir", value=options.checkpoint_dir)
 
 
 def _interval(text: str) -> tuple[int, float]:

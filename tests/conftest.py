@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _posixsubprocess
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -99,6 +100,8 @@ def pytest_runtest_protocol(item):
 
             def refused(*_, **__):
                 pytest.fail("a pure test starts no process: mark it engine, or tensorflow or nightly if it is slower")
+
+            platform.processor()  # asks `uname -p` once in a process, whichever test comes first
 
             for module, name in STARTS:
                 monkeypatch.setattr(module, name, refused)

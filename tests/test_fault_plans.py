@@ -98,7 +98,7 @@ def test_amounts_have_usual_values():
         ("fault = 3", "plan.toml: fault: must be a list: [[fault]] before each, got 3"),
         ("[[fault", "plan.toml: is not TOML"),
         ("[[faults]]", "plan.toml: top level: unknown field, got 'faults'; valid: fault (did you mean 'fault'?)"),
-        (entry(kind="stal", links="halves", at=1), "fault 1: kind: unknown kind, got 'stal'; valid: kill, "),
+        (entry(kind="stal", links="halves", at=1), "fault 1: kind: unknown kind, got 'stal'; valid: clock, "),
         (entry(kind="kill", at=1), "fault 1: task: is missing. kill takes task = ps:0"),
         (entry(kind="stall", at=1, until=2), "fault 1: links: is missing. stall takes links ="),
         (entry(kind="kill", links="halves", at=1), "fault 1: links: is not for kill, it takes task, got 'halves'"),
@@ -237,7 +237,7 @@ def test_every_kind_is_drawn_and_only_those_asked_for():
     assert some == {"stall", "kill"}
     with pytest.raises(BadInput, match=r"--faults: is no kind that can be drawn, got 'stal'.*did you mean 'stall'"):
         drawn_plan("random:stal", layout=LAYOUT, steps=STEPS, seed=0)
-    with pytest.raises(BadInput, match="--faults: names no kind after the colon, got 'random:'; valid: kill, "):
+    with pytest.raises(BadInput, match="--faults: names no kind after the colon, got 'random:'; valid: crash-loop, "):
         drawn_plan("random:", layout=LAYOUT, steps=STEPS, seed=0)
 
 
@@ -295,7 +295,7 @@ def test_a_run_is_repeated_with_its_plan(tmp_path):
         ({"faults": 3}, "--faults: must be the path of a plan, or random, got 3"),
         ({"faults": "none.toml"}, "--faults: cannot be read"),
         ({"faults": "random", "layout": "ps=0,worker=2"}, "--faults: needs a ps"),
-        ({"faults": "random", "update": "sync", "quorum": 1}, "is for between-graph replication without --quorum"),
+        ({"faults": "random", "update": "sync", "quorum": 1}, "--faults: excludes --quorum, got 'random'"),
         ({"faults": "random", "defect": "drop-gradient"}, "defect drop-gradient has no recovery"),
     ],
 )

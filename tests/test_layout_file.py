@@ -141,10 +141,10 @@ def test_each_worker_has_gpus_of_its_own():
 @pytest.mark.parametrize(
     ("layout", "options", "said"),
     [
-        ("ps=1,worker=2", {"emulated": True}, "--emulate-gpus: is for layouts with GPUs"),
+        ("ps=1,worker=2", {"emulated": True}, "--emulate-gpus: needs --layout gpus=N"),
         ("ps=1,worker=2,gpus=99", {}, "a worker has between 0 and 16 GPUs"),
-        ("ps=0,worker=2,gpus=1", {}, "GPUs are not for replicas"),
-        ("ps=1,worker=2,gpus=1", {"replication": "in-graph"}, "GPUs are not for --replication in-graph"),
+        ("ps=0,worker=2,gpus=1", {}, "gpus=N: needs a ps"),
+        ("ps=1,worker=2,gpus=1", {"replication": "in-graph"}, "gpus=N: needs --replication between-graph"),
         ("ps=1,worker=2,gpu=1", {}, "unknown job, got 'gpu'; valid: ps, worker, gpus"),
     ],
 )

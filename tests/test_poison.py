@@ -74,8 +74,11 @@ def test_bad_poison(poison, says):
     ("options", "says"),
     [
         ({"layout": "ps=0,worker=2"}, "--poison: needs a ps"),
-        ({"replication": "model-parallel", "workload": "digits"}, "--poison: is not for model-parallel"),
-        ({"workload": "dense-ledger", "compression": "topk"}, "--poison: is for --compression none"),
+        (
+            {"replication": "model-parallel", "workload": "digits"},
+            "--poison: needs --replication between-graph or",
+        ),
+        ({"workload": "dense-ledger", "compression": "topk"}, "--poison: needs --compression none"),
         ({"defect": "drop-gradient"}, "--poison: defect drop-gradient is not about it"),
         ({"defect": "no-fence", "kill": "ps:0@30"}, "--poison: defect no-fence is not about it"),
         ({"defect": "nan-applied", "poison": ()}, "--poison: defect nan-applied needs it, got 'none'. Give --poison"),

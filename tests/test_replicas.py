@@ -81,10 +81,10 @@ def test_without_final_reads_nothing_is_valid(tmp_path, options, name):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"update": "async"}, "--update: must be sync without a ps, got 'async'"),
+        ({"update": "async"}, "--layout ps=0: needs --update sync"),
         ({"quorum": 1}, "--quorum: needs a ps, got 1"),
         ({"local_steps": 0}, "--local-steps: must be between 1 and 1000, got 0"),
-        ({"local_steps": 2, "reduction": "sum"}, "--reduction: must be mean with --local-steps"),
+        ({"local_steps": 2, "reduction": "sum"}, "--local-steps: needs --reduction mean: replicas are averaged, got 2"),
     ],
 )
 def test_what_replicas_do_not_do_is_refused(options, says):
@@ -96,10 +96,10 @@ def test_what_replicas_do_not_do_is_refused(options, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"layout": "small", "local_steps": 2}, "--local-steps: needs replicas, --layout ps=0,worker=N, got 2"),
+        ({"layout": "small", "local_steps": 2}, "--local-steps: needs replicas (--layout ps=0,worker=N), got 2"),
         ({"layout": "all-reduce", "local_steps": 2.5}, "--local-steps: must be a whole number, got 2.5"),
         ({"layout": "all-reduce", "workload": "decayed-ledger"}, "--workload: needs a ps"),
-        ({"layout": "all-reduce", "workload": "digits", "local_steps": 2}, "--workload: must be ledger"),
+        ({"layout": "all-reduce", "workload": "digits", "local_steps": 2}, "--local-steps: needs --workload ledger"),
         ({"layout": "all-reduce", "workload": "dense-ledger", "compression": "topk"}, "--compression: needs a ps"),
         ({"layout": "all-reduce", "defect": "apply-twice"}, "--layout: defect apply-twice needs at least 1 ps"),
         ({"layout": "small", "defect": "own-init"}, "--layout: defect own-init is of replicas: needs ps=0"),

@@ -138,9 +138,12 @@ def test_what_cannot_show_it_is_not_judged(tmp_path):
     ("options", "says"),
     [
         ({"replication": "graph"}, r"--replication: unknown replication, got 'graph'; valid: between-graph, in-graph"),
-        ({"replication": "in-graph", "update": "async"}, "--replication: is for --update sync, got 'in-graph'"),
-        ({"replication": "in-graph", "quorum": 1}, "--replication: must be between-graph with --quorum"),
-        ({"replication": "model-parallel"}, "--workload: must be digits or quadratic with --replication model-par"),
+        ({"replication": "in-graph", "update": "async"}, "--replication: needs --update sync, got 'in-graph'"),
+        ({"replication": "in-graph", "quorum": 1}, "--replication: excludes --quorum: one client"),
+        (
+            {"replication": "model-parallel"},
+            "--replication: needs --workload digits or quadratic: a ledger has",
+        ),
         (
             {"replication": "model-parallel", "workload": "digits", "defect": "tower-repeats-batch"},
             "--replication: defect tower-repeats-batch needs in-graph to show, got 'model-parallel'",

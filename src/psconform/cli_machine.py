@@ -11,7 +11,7 @@ import typer
 from .report.listing import LISTS, print_rows
 from .terminal import Json
 
-Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults"]
+Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults", "compatibility"]
 
 
 def list_(

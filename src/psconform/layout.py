@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
 from .errors import BadInput
-from .options import CLUSTER, Options, check_options, fields_of
+from .options import CLUSTER, Options, check_choices, fields_of
 from .times import parse_seconds, spell
 
 MAX_TASKS = 64
@@ -116,83 +117,23 @@ class Layout:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
             if not least <= count <= MAX_TASKS:
                 raise BadInput("--layout", f"{job} must be between {least} and {MAX_TASKS}", value=count)
-        check_options(vars(self))
+        check_choices(vars(self))
+        check_options(self.facts)
         if self.quorum and not 1 <= self.quorum <= self.workers:
             problem = f"must be between 1 and the number of workers, {self.workers} (0: all of them)"
             raise BadInput("--quorum", problem, value=self.quorum)
         if self.staleness is not None and self.staleness < 0:
             raise BadInput("--staleness", "must be at least 0", value=self.staleness)
-        if self.replication != "between-graph" and self.quorum:
-            problem = "must be between-graph with --quorum: one client has no late workers"
-            raise BadInput("--replication", problem, value=self.replication)
-        self._check_rule()
-        self._check_drop_after()
-        self._check_gpus()
-        if self.all_reduce:
-            self._check_all_reduce()
-        if not self.all_reduce and self.local_steps != 1:
-            raise BadInput("--local-steps", "needs replicas, --layout ps=0,worker=N", value=self.local_steps)
-
-    def _check_all_reduce(self) -> None:
-        if self.update != "sync":
-            raise BadInput("--update", "must be sync without a ps", value=self.update)
-        if self.quorum:
-            raise BadInput("--quorum", "needs a ps", value=self.quorum)
-        if self.replication != "between-graph":
-            raise BadInput("--replication", "needs a ps", value=self.replication)
         if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
             problem = f"must be between 1 and {MAX_LOCAL_STEPS}"
             raise BadInput("--local-steps", problem, value=self.local_steps)
-        if self.local_steps > 1 and self.reduction != "mean":
-            raise BadInput(
-                "--reduction", "must be mean with --local-steps: replicas are averaged", value=self.reduction
-            )
-
-    def _check_rule(self) -> None:
-        """An optimizer or a schedule is a matter of one ps, whose rounds or gradients all count alike."""
-        if self.plain:
-            return
-        option, value, only = ("--optimizer", self.optimizer, "sgd")
-        if self.optimizer == "sgd":
-            option, value, only = ("--schedule", self.schedule, "constant")
-        for with_, excluded in (
-            ("--quorum", bool(self.quorum)),
-            ("--rate", self.rate != "constant"),
-            (f"--replication {self.replication}", self.replication != "between-graph"),
-            ("replicas, --layout ps=0", self.all_reduce),
-        ):
-            if excluded:
-                raise BadInput(option, f"must be {only} with {with_}", value=value, choices=(only,))
-
-    def _check_drop_after(self) -> None:
-        """To go on without a worker is a matter of a full barrier, or of none."""
-        if not self.drop_after:
-            return
-        if not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
+        if self.drop_after and not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
             problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
             raise BadInput("--drop-after", problem, value=f"{self.drop_after:g} s")
-        for with_, excluded in (
-            ("--quorum", bool(self.quorum)),
-            ("--staleness", self.staleness is not None),
-            ("--rate", self.rate != "constant"),
-            (f"--replication {self.replication}", self.replication != "between-graph"),
-            ("replicas, --layout ps=0", self.all_reduce),
-            ("one worker, which is the chief", self.workers == 1),
-        ):
-            if excluded:
-                raise BadInput("--drop-after", f"is not for {with_}", value=spell(self.drop_after))
-
-    def _check_gpus(self) -> None:
+        if self.drop_after and self.workers == 1:
+            raise BadInput("--drop-after", "needs at least two workers", value=spell(self.drop_after))
         if not 0 <= self.gpus <= MAX_GPUS:
             raise BadInput("--layout", f"a worker has between 0 and {MAX_GPUS} GPUs", value=self.gpus)
-        if self.emulated and not self.gpus:
-            raise BadInput("--emulate-gpus", "is for layouts with GPUs", value=self.text)
-        for with_, excluded in (
-            (f"--replication {self.replication}", self.replication != "between-graph"),
-            ("replicas, ps=0", self.all_reduce),
-        ):
-            if self.gpus and excluded:
-                raise BadInput("--layout", f"GPUs are not for {with_}", value=self.text)
 
     @classmethod
     def parse(cls, text: str, *, drop_after: str | float = Options.drop_after, **mode: Any) -> Layout:
@@ -286,6 +227,13 @@ class Layout:
     def options(self) -> dict[str, Any]:
         """The options of a run that are fields of a layout, by name."""
         return fields_of(self, CLUSTER, Layout)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the table of compatibility.py knows of a layout."""
+        exchange = ALL_REDUCE if self.all_reduce else PS
+        shown = {"drop_after": spell(self.drop_after), "emulate_gpus": self.emulated}
+        return {**self.options, **shown, EXCHANGE: exchange, GPUS: self.gpus}
 
     @property
     def text(self) -> str:

@@ -37,26 +37,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Only:
-    """An option that applies only with some values of another one (none named: only if that one is given)."""
-
-    option: str
-    values: tuple[str, ...] = ()
-    why: str = ""
-
-
-SYNC, ASYNC = Only("update", ("sync",)), Only("update", ("async",))
-DIGITS, QUADRATIC, TRAINED = (Only("workload", of) for of in (("digits",), ("quadratic",), ("digits", "quadratic")))
-
-
-@dataclass(frozen=True)
 class Option:
     """What is declared of an option, with the name, type and default of its field.
 
     Attributes:
         typed: its type on the command line, if that is another one.
         noun: what it is called where its value is none of ``choices``, if not by its name.
-        only: which other it needs to mean something.
         placeholder: its name in a target's commands; empty: they cannot be told.
         always: the command that runs a plan again says it even if it has its default.
     """
@@ -69,7 +55,6 @@ class Option:
     typed: Any = None
     choices: tuple[str, ...] = ()
     noun: str = ""
-    only: Only | None = None
     placeholder: str = ""
     always: bool = False
     name: str = ""
@@ -85,13 +70,6 @@ class Option:
         fits = isinstance(value, (int, float) if kind is float else kind)
         if not fits or isinstance(value, bool) != (kind is bool):
             raise BadInput(self.flag, f"must be {KINDS[kind]}", value=value)
-
-    def applies(self, values: Mapping[str, Any]) -> bool:
-        """Whether the other options have a use for this one; it is assumed of those that are not known."""
-        if self.only is None or self.only.option not in values:
-            return True
-        other = values[self.only.option]
-        return other in self.only.values if self.only.values else bool(other)
 
 
 def option(default: T, group: str, help: str, metavar: str | None = None, **more: Any) -> T:
@@ -132,7 +110,6 @@ class Options:
         CLUSTER,
         "mean or sum, of a sync round.",
         choices=REDUCTIONS,
-        only=replace(SYNC, why="async applies each gradient by itself"),
         placeholder="reduction",
         always=True,
     )
@@ -141,7 +118,6 @@ class Options:
         CLUSTER,
         "Sync only: gradients that complete a round; later ones are dropped. 0: all.",
         "R",
-        only=SYNC,
         placeholder="quorum",
     )
     staleness: int | None = option(
@@ -149,7 +125,6 @@ class Options:
         CLUSTER,
         "Async only: the most steps that a worker may be ahead of another.",
         "S",
-        only=ASYNC,
         placeholder="staleness",
     )
     rate: str = option(
@@ -157,7 +132,6 @@ class Options:
         CLUSTER,
         "Async only: constant, or staleness-aware: divided by the staleness of a gradient.",
         choices=RATES,
-        only=ASYNC,
         placeholder="rate",
     )
     local_steps: int = option(
@@ -172,7 +146,6 @@ class Options:
         CLUSTER,
         "Sync only: between-graph, in-graph or model-parallel (digits, quadratic).",
         choices=REPLICATIONS,
-        only=SYNC,
         placeholder="replication",
     )
     optimizer: str = option(
@@ -203,25 +176,18 @@ class Options:
     steps: int = option(200, TRAINING, "Steps of each worker.", placeholder="steps", always=True)
     seed: int = option(0, TRAINING, "Seed of all random draws.", placeholder="seed", always=True)
     reads: int = option(1, TRAINING, "Reads before each gradient.")
-    read_every: int = option(
-        1, TRAINING, "Async only: read every so many steps.", only=replace(ASYNC, why="a sync worker reads each round")
-    )
-    model: str = option(
-        "softmax", TRAINING, "Workload digits: softmax or mlp.", choices=MODELS, only=DIGITS, always=True
-    )
-    batch: int = option(16, TRAINING, "Workload digits: samples of each worker in a step.", only=DIGITS, always=True)
+    read_every: int = option(1, TRAINING, "Async only: read every so many steps.")
+    model: str = option("softmax", TRAINING, "Workload digits: softmax or mlp.", choices=MODELS, always=True)
+    batch: int = option(16, TRAINING, "Workload digits: samples of each worker in a step.", always=True)
     learning_rate: float | None = option(
         None,
         TRAINING,
         "Digits, quadratic: of a round or an update. Default 0.1, 0.02 (momentum 0.01, 0.002; adam 0.001, 0.01).",
-        only=TRAINED,
         placeholder="learning_rate",
         always=True,
     )
-    delay: int = option(
-        0, TRAINING, "Digits, quadratic: age in steps of the parameters of a gradient.", only=TRAINED, always=True
-    )
-    condition: float = option(10.0, TRAINING, "Workload quadratic: the condition number.", only=QUADRATIC, always=True)
+    delay: int = option(0, TRAINING, "Digits, quadratic: age in steps of the parameters of a gradient.", always=True)
+    condition: float = option(10.0, TRAINING, "Workload quadratic: the condition number.", always=True)
     compression: str = option(
         "none", TRAINING, "Workload dense-ledger: none or topk, for targets that declare it.", placeholder="compression"
     )
@@ -246,7 +212,7 @@ class Options:
         "", FAULTS, "A fault plan: a file, or random, or random:KIND,KIND.", "FILE", typed=list[str]
     )
     restart_after: str | float | None = option(
-        "1s", FAULTS, "With --kill: 500ms, or never.", "TIME", typed=str, only=Only("kill"), always=True
+        "1s", FAULTS, "With --kill: 500ms, or never.", "TIME", typed=str, always=True
     )
     checkpoint_every: int | str | None = option(
         None, FAULTS, "Steps of the chief, or 500ms; default 50 with faults, else 0: never.", "N|TIME", typed=str
@@ -265,24 +231,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, each in OPTIONS.items():
             each.check_type(getattr(self, name))
-        check_options(vars(self))
-
-    @property
-    def words(self) -> list[str]:
-        """``psconform run`` with these options; those that have their default are left out, but for a few."""
-        words = ["psconform", "run"]
-        for name, each in OPTIONS.items():
-            value = getattr(self, name)
-            if value == each.default and not (each.always and each.applies(vars(self))):
-                continue
-            if value is True:
-                words.append(each.flag)
-            elif not each.flag.startswith("--"):
-                words.append(str(value))
-            else:
-                for one in value if isinstance(value, list | tuple) else [value]:
-                    words += [each.flag, str(one)]
-        return words
+        check_choices(vars(self))
 
 
 def _declared() -> dict[str, Option]:
@@ -311,13 +260,9 @@ OF_TRAINERS = tuple(
 """Those that a trainer takes on its command line; it knows the others from its cluster and its probe."""
 
 
-def check_options(values: Mapping[str, Any]) -> None:
-    """Raises BadInput for a value that is none of an option's choices, or an option that others have no use for."""
-    options = [(OPTIONS[name], value) for name, value in values.items() if name in OPTIONS]
-    for each, value in options:
-        if each.choices and value not in each.choices:
+def check_choices(values: Mapping[str, Any]) -> None:
+    """Raises BadInput for a value that is none of an option's choices."""
+    for name, value in values.items():
+        each = OPTIONS.get(name)
+        if each is not None and each.choices and value not in each.choices:
             raise BadInput(each.flag, f"unknown {each.noun}", value=value, choices=each.choices)
-    for each, value in options:
-        if each.only is not None and value not in (None, each.default) and not each.applies(values):
-            problem = f"is for {OPTIONS[each.only.option].flag} {' or '.join(each.only.values)}".rstrip()
-            raise BadInput(each.flag, problem + (f": {each.only.why}" if each.only.why else ""), value=value)

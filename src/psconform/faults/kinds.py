@@ -176,7 +176,7 @@ def kinds() -> Mapping[str, Kind]:
         BadInput: an entry point of another package cannot be loaded.
     """
     load(__name__.rpartition(".")[0], ENTRY_POINTS, ending="_faults")
-    return {kind.name: kind for kind in sorted(_kinds.values(), key=lambda kind: OF.index(kind.of))}
+    return {kind.name: kind for kind in sorted(_kinds.values(), key=lambda kind: (OF.index(kind.of), kind.name))}
 
 
 def drawn_kinds(*, containers: bool = False) -> tuple[str, ...]:

@@ -55,8 +55,6 @@ def parse_faults(
         if not 0 <= again <= MAX_S:
             raise BadInput("--restart-after", f"must be never, or between 0 and {MAX_S:.0f} s", value=restart_after)
     faults = [_fault(KILL, text, layout=layout, steps=steps, again=again) for text in _listed("--kill", kill)]
-    if not faults and restart_after not in (None, RESTART_AFTER):
-        raise BadInput("--restart-after", "is for --kill", value=restart_after)
     faults += [_fault(STOP, text, layout=layout, steps=steps, again=None) for text in _listed("--stop", stop)]
     faults += [_poison(text, layout=layout, steps=steps) for text in _listed("--poison", poison)]
     refuse_twice(faults)

@@ -45,7 +45,7 @@ MADE_LABEL = f"{LABEL}.made-of"
 """A key of all that an image was made of."""
 VERSION_LABEL = "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
-WORDS = ("errors", "layout", "models", "optimizers", "options", "probe", "times", "trained", "version")
+WORDS = ("compatibility", "errors", "layout", "models", "optimizers", "options", "probe", "times", "trained", "version")
 HELPER_CODE = ("mangler", "pod", "rules", "traffic")
 """What runs in the image: the trainer, what it and its helper import of psconform, and the helper. The rest of
 psconform is in it, too, but judges and breaks from outside."""

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import all_checks
+from ..compatibility import ROWS
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
@@ -70,6 +71,18 @@ def _faults() -> Rows:
     ]
 
 
+def _compatibility() -> Rows:
+    shown = sorted(ROWS, key=lambda row: row.given)
+    rows = [{"option": row.given, "condition": row.needed, "because": row.why} for row in shown]
+    for name, kind in kinds().items():
+        if kind.in_containers:
+            rows.append({"option": f"fault {name}", "condition": "needs --launcher docker", "because": ""})
+        for other in sorted(kind.undoes):
+            why = "the end of one would end the other" if other != name else "the end of one would end both"
+            rows.append({"option": f"fault {name}", "condition": f"excludes {other} of the same task", "because": why})
+    return rows
+
+
 def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
     return lambda: [{"name": name, "about": about} for name, about in lines.items()]
 
@@ -81,6 +94,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "layouts": _layouts,
     "defects": _defects,
     "faults": _faults,
+    "compatibility": _compatibility,
 }
 
 

@@ -17,10 +17,10 @@ from ..history.manifest import Manifest
 from ..history.reasons import Missed
 from ..layout import Layout
 from ..targets.reference import find_target
-from .compatibility import check_faults, check_phases
 from .containers import Limits, containers_of
 from .layout_file import FILE, read_layout
 from .plan import FAULTS, Plan
+from .plan_checks import check_faults, check_phases
 from .series import Series
 from .session import Session
 from .slow import with_faults, without_faults

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..compatibility import check_option, check_options, unmet
 from ..errors import BadInput
+from ..faults.data_faults import POISON
 from ..faults.fault import Fault
 from ..faults.plan import given_plan, load_plan
 from ..faults.process_faults import KILL
@@ -24,18 +27,15 @@ from ..targets.reference import find_target
 from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import WORKLOADS
-from .compatibility import (
+from .containers import Containers, containers_of
+from .layout_file import FILE, read_layout
+from .plan_checks import (
     LEARNING_RATES,
     check_batches,
-    check_compression,
     check_faults,
     check_links,
     check_phases,
-    check_poison,
-    check_together,
 )
-from .containers import Containers, containers_of
-from .layout_file import FILE, read_layout
 from .seeded import check_leaving, check_recovery
 from .slow import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
 
@@ -118,7 +118,7 @@ class Plan:
     @property
     def repeat(self) -> str:
         """The command line that runs the same again, into another folder."""
-        return shlex.join(replace(self.options, out=None).words)
+        return shlex.join(_words(replace(self.options, out=None)))
 
     @property
     def _faults(self) -> dict[str, Any]:
@@ -161,7 +161,11 @@ def make_plan(options: Options) -> Plan:
         "read_every": (1, steps),
         "patience_s": (1, 86400),
     }
-    check_together(shape, workload=workload, read_every=options.read_every, padding=options.padding)
+    values = {**vars(options), **shape.facts, "faults": "", "poison": (), "batches": (), "checkpoint_every": None}
+    check_options(values)
+    drawn = _is_drawn(options.faults)
+    if drawn:
+        check_option("faults", {**values, "faults": str(options.faults)})
     for name, (least, most) in limits.items():
         value = getattr(options, name)
         if value is not None and not least <= value <= most:
@@ -185,9 +189,9 @@ def make_plan(options: Options) -> Plan:
         raise BadInput(
             "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
         )
-    check_compression(compression, found, workload)
-    if compression != "none" and shape.all_reduce:
-        raise BadInput("--compression", "needs a ps", value=compression)
+    if compression not in found.compressions:
+        problem = f"target {found.name} has no such compression"
+        raise BadInput("--compression", problem, value=compression, choices=found.compressions)
     short = parse_faults(
         kill=options.kill,
         stop=options.stop,
@@ -200,11 +204,10 @@ def make_plan(options: Options) -> Plan:
     check_faults(planned, containers=containers)
     check_links(planned, found)
     check_phases(planned, found)
-    check_poison(planned, shape, compression=compression)
-    check_batches(counted, shape, workload=workload, target=found, faults=planned)
+    check_batches(counted, target=found, faults=planned)
     every, seconds = _interval(options.checkpoint_every)
-    drawn = _is_drawn(options.faults)
-    interval = _checked_interval(every, seconds, planned, shape, compression=compression, defect=defect, drawn=drawn)
+    _check_uses(values, planned, counted, every or (spell(seconds) if seconds else None), drawn=drawn)
+    interval = _checked_interval(every, seconds, planned, shape, defect=defect)
     if defect:
         drawn = drawn or _of_a_run(options.faults)
         check_recovery(defect, planned, interval, layout=shape, steps=steps, drawn=drawn)
@@ -224,6 +227,41 @@ def make_plan(options: Options) -> Plan:
     )
 
 
+def _words(options: Options) -> list[str]:
+    """``psconform run`` with these options; those that have their default are left out, but for a few."""
+    words, values = ["psconform", "run"], vars(options)
+    for name, each in OPTIONS.items():
+        value = values[name]
+        if value == each.default and (not each.always or unmet(name, values)):
+            continue
+        if value is True:
+            words.append(each.flag)
+        elif not each.flag.startswith("--"):
+            words.append(str(value))
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [each.flag, str(one)]
+    return words
+
+
+def _check_uses(
+    values: Mapping[str, Any],
+    faults: Sequence[Fault],
+    batches: Sequence[tuple[str, int]],
+    every: int | str | None,
+    *,
+    drawn: bool,
+) -> None:
+    """What a plan may say as well as an option, in the table of compatibility.py; raises BadInput."""
+    for fault in faults:
+        if fault.kind == POISON.name:
+            check_option("poison", {**values, "poison": str(fault)}, place=fault.place)
+        if fault.outside:
+            check_option("faults", {**values, "faults": "random" if drawn else str(fault)}, place=fault.place)
+    check_option("batches", {**values, "batches": tuple(f"{task}={number}" for task, number in batches)})
+    check_option("checkpoint_every", {**values, "checkpoint_every": every})
+
+
 def _planned(
     given: str | Path, layout: Layout, *, steps: int, seed: int, target: Target, containers: Containers | None
 ) -> tuple[Fault, ...]:
@@ -232,8 +270,6 @@ def _planned(
         raise BadInput("--faults", "must be the path of a plan, or random", value=given)
     if not str(given):
         return ()
-    if _is_drawn(given) and layout.all_reduce:
-        raise BadInput("--faults", "needs a ps: replicas keep no state for each other", value=str(given))
     if _is_drawn(given):
         phases, shared, sent = target.phases, target.shared, target.push_alone
         drawn = drawn_plan(
@@ -286,24 +322,10 @@ def _checked_interval(
     given: tuple[Fault, ...],
     layout: Layout,
     *,
-    compression: str,
     defect: str,
-    drawn: bool,
 ) -> int:
     """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
-    faults = tuple(fault for fault in given if fault.outside)
-    first = "random" if drawn else str(faults[0]) if faults else ""
-    for present, value in ((faults, first), (every or seconds, every or spell(seconds))):
-        option = faults[0].place if present is faults and faults else "--checkpoint-every"
-        if not present:
-            continue
-        if layout.all_reduce:
-            raise BadInput(option, "needs a ps: replicas keep no state for each other", value=value)
-        if layout.quorum or layout.replication != "between-graph":
-            problem = "is for between-graph replication without --quorum"
-            raise BadInput(option, problem, value=value)
-        if compression != "none":
-            raise BadInput(option, "is for --compression none: a residual dies with its worker", value=value)
+    faults = any(fault.outside for fault in given)
     usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
     interval = (usual if faults or layout.drop_after else 0) if every is None else every
     if layout.drop_after and not interval and not seconds:

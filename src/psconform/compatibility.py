@@ -1,0 +1,135 @@
+"""Which options of a run go together: one table, which ``psconform list compatibility`` prints and errors quote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import BadInput
+from .options import OPTIONS
+
+EXCHANGE, GPUS = "exchange", "gpus"
+"""What a layout says besides its options: ``ps`` or ``all-reduce``, and the GPUs of each worker."""
+PS, ALL_REDUCE = "ps", "all-reduce"
+LEDGER, DENSE, DECAYED, DIGITS, QUADRATIC = "ledger", "dense-ledger", "decayed-ledger", "digits", "quadratic"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An option that is given needs another one to have one of these values.
+
+    Attributes:
+        option: the one that is given: it has not its default, but any value, or one of ``values``.
+        needs: the other one.
+        among: what the other one may be.
+    """
+
+    option: str
+    needs: str
+    among: tuple[Any, ...]
+    why: str = ""
+    values: tuple[Any, ...] = ()
+
+    def concerns(self, value: Any) -> bool:
+        """Whether an option with this value needs the other one."""
+        return value in self.values if self.values else value is not None and value != USUAL[self.option]
+
+    @property
+    def given(self) -> str:
+        """The option as users write it."""
+        return f"{flag(self.option)} {' or '.join(map(str, self.values))}".rstrip()
+
+    @property
+    def needed(self) -> str:
+        """What the other one must be, in words."""
+        if self.needs == EXCHANGE:
+            return "needs a ps" if self.among == (PS,) else "needs replicas (--layout ps=0,worker=N)"
+        if self.among in ((0,), (None,), ("",), ((),)):
+            return f"excludes {flag(self.needs)}"
+        if self.among == GIVEN:
+            return f"needs {flag(self.needs)}"
+        return f"needs {flag(self.needs)} {' or '.join(map(str, self.among))}"
+
+
+USUAL = {name: option.default for name, option in OPTIONS.items()} | {EXCHANGE: PS, GPUS: 0}
+FLAGS = {EXCHANGE: "--layout ps=0", GPUS: "--layout gpus=N"}
+GIVEN = ("given",)
+"""Any value but the default."""
+
+
+def flag(name: str) -> str:
+    """How an option is spelled on the command line."""
+    return FLAGS.get(name) or OPTIONS[name].flag
+
+
+def _rows(names: str, needs: str, *among: Any, why: str = "", of: tuple[Any, ...] = ()) -> Iterator[Row]:
+    for name in names.split():
+        yield Row(name, needs, among, why, of)
+
+
+TRAINED = (DIGITS, QUADRATIC)
+LEDGERS = (LEDGER, DENSE, DECAYED)
+ROWS: tuple[Row, ...] = (
+    *_rows("reduction", "update", "sync", why="async applies each gradient by itself"),
+    *_rows("quorum replication", "update", "sync"),
+    *_rows("exchange", "update", "sync", why="replicas exchange gradients in rounds"),
+    *_rows("staleness rate", "update", "async"),
+    *_rows("read_every", "update", "async", why="a sync worker reads each round"),
+    *_rows("staleness", "read_every", 1, why="the bound is kept by reading"),
+    *_rows("quorum replication optimizer schedule drop_after gpus", EXCHANGE, PS),
+    *_rows("local_steps", EXCHANGE, ALL_REDUCE),
+    *_rows("local_steps", "reduction", "mean", why="replicas are averaged"),
+    *_rows("emulate_gpus", GPUS, *GIVEN),
+    *_rows("replication", "quorum", 0, why="one client has no late workers"),
+    *_rows("optimizer schedule drop_after batches", "quorum", 0),
+    *_rows("optimizer schedule drop_after", "rate", "constant"),
+    *_rows("optimizer schedule drop_after batches gpus", "replication", "between-graph"),
+    *_rows("optimizer schedule", "compression", "none"),
+    *_rows("drop_after batches", "staleness", None),
+    *_rows("quorum local_steps rate padding batches", "workload", LEDGER),
+    *_rows("replication", "workload", *TRAINED, why="a ledger has no model to cut", of=("model-parallel",)),
+    *_rows("optimizer schedule", "workload", *TRAINED, why="a ledger is what plain SGD makes"),
+    *_rows("drop_after", "workload", *LEDGERS, why="what a model learns depends on which workers took part"),
+    *_rows("model batch", "workload", DIGITS),
+    *_rows("condition", "workload", QUADRATIC),
+    *_rows("learning_rate delay", "workload", *TRAINED),
+    *_rows("compression", "workload", DENSE, why="no other shows what became of each entry"),
+    *_rows("compression", EXCHANGE, PS),
+    *_rows("workload", EXCHANGE, PS, why="a replica has no order of its own", of=(DECAYED,)),
+    *_rows("padding", EXCHANGE, PS, why="it makes what a ps holds large"),
+    *_rows("batches", EXCHANGE, PS),
+    *_rows("restart_after", "kill", *GIVEN),
+    *_rows("poison", EXCHANGE, PS, why="it is what refuses a gradient"),
+    *_rows("poison", "replication", "between-graph", "in-graph", why="no gradient is one worker's own"),
+    *_rows("poison", "compression", "none", why="what is not sent of a NaN is sent later"),
+    *_rows("faults checkpoint_every", EXCHANGE, PS, why="replicas keep no state for each other"),
+    *_rows("faults checkpoint_every", "replication", "between-graph"),
+    *_rows("faults checkpoint_every", "quorum", 0),
+    *_rows("faults checkpoint_every", "compression", "none", why="a residual dies with its worker"),
+)
+
+
+def unmet(name: str, values: Mapping[str, Any]) -> Row | None:
+    """The first row by which an option, if it is given, does not go with the others; those not known are let pass."""
+    rows = (row for row in ROWS if row.option == name and row.needs in values)
+    return next((row for row in rows if not _met(row, values[row.needs])), None)
+
+
+def _met(row: Row, value: Any) -> bool:
+    return bool(value) and value != USUAL[row.needs] if row.among == GIVEN else value in row.among
+
+
+def check_option(name: str, values: Mapping[str, Any], *, place: str = "", value: Any = None) -> None:
+    """Raises BadInput, which quotes the row, where an option is given that does not go with the others."""
+    for row in (row for row in ROWS if row.option == name and row.needs in values and row.concerns(values[name])):
+        if not _met(row, values[row.needs]):
+            shown = None if name == EXCHANGE else values[name] if value is None else value
+            problem = f"{row.needed}: {row.why}" if row.why else row.needed
+            raise BadInput(place or flag(name), problem, value=shown, hint="psconform list compatibility has all")
+
+
+def check_options(values: Mapping[str, Any]) -> None:
+    """``check_option`` of each; raises BadInput."""
+    for name in values:
+        check_option(name, values)
