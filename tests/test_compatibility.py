@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from psconform.compatibility import ALL_REDUCE, EXCHANGE, GIVEN, GPUS, PS, ROWS, USUAL, Row, check_options, flag, unmet
+from psconform.compatibility import ALL_REDUCE, EXCHANGE, GIVEN, GPUS, PS, USUAL, Row, check_options, flag, rows, unmet
 from psconform.errors import BadInput
 from psconform.layout import Layout
 from psconform.options import OPTIONS
 from psconform.report.listing import LISTS
-from psconform.workloads import WORKLOADS
+from psconform.workloads import all_workloads
 
 OTHER = {
     EXCHANGE: (PS, ALL_REDUCE),
-    "workload": tuple(WORKLOADS),
+    "workload": tuple(all_workloads()),
     "compression": ("none", "topk"),
     **{name: option.choices for name, option in OPTIONS.items() if option.choices},
 }
@@ -27,7 +27,7 @@ def _values(name: str) -> tuple[object, ...]:
     return OTHER.get(name) or (USUAL[name], SAMPLES.get(name, "given"))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.given} {row.needed}")
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.given} {row.needed}")
 def test_each_row_refuses_and_allows(row: Row):
     given = next(value for value in _values(row.option) if row.concerns(value))
     met = [
@@ -58,7 +58,7 @@ def test_what_is_usual_goes_together():
 
 def test_the_list_has_every_row_and_what_kinds_of_faults_need():
     shown = LISTS["compatibility"]()
-    assert len([line for line in shown if not line["option"].startswith("fault ")]) == len(ROWS)
+    assert len([line for line in shown if not line["option"].startswith("fault ")]) == len(rows())
     assert {"option": "fault oom", "condition": "needs --launcher docker", "because": ""} in shown
     assert any(line["option"] == "fault throttle" and "excludes stop" in line["condition"] for line in shown)
     json.dumps(shown)

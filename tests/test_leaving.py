@@ -50,7 +50,7 @@ KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "", 
         ({"batches": "worker:1=5", "poison": "worker:1@7"}, "--poison: worker:1 has data for 5 steps (--batches)"),
         (
             {"drop_after": "2s", "workload": "digits"},
-            "--drop-after: needs --workload ledger or dense-ledger or decayed-ledger",
+            "--drop-after: needs --workload ledger or decayed-ledger or dense-ledger",
         ),
         ({"drop_after": "2s", "workload": "quadratic"}, "--drop-after: needs --workload ledger"),
         ({"drop_after": "-1s"}, "--drop-after: must be between 100ms and 3600 s (0: the job waits), got '-1 s'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,40 @@ register(
         needs=lambda: os.environ.get("NO_AIR", ""),
     )
 )
+'''
+WORKLOAD = '''
+"""A robust loss with a known optimum, in place of a quadratic one."""
+
+import numpy as np
+
+from psconform.probe import workload
+from psconform.trained import Trained
+
+
+class PseudoHuber:
+    """sum of sqrt(1 + (theta - 1)^2) - 1."""
+
+    size = 60
+
+    def initial(self, seed):
+        return np.random.RandomState(seed).standard_normal(self.size).astype(np.float32)
+
+    def loss(self, theta, x, y):
+        return float(np.sum(np.sqrt(1 + (theta.astype(np.float64) - 1) ** 2) - 1))
+
+    def gradient(self, theta, x, y):
+        return (theta - 1) / np.sqrt(1 + (theta - 1) ** 2)
+
+
+@workload
+class Robust(Trained):
+    name = "robust"
+    about = "a robust loss with a known optimum"
+    learning_rates = {"sgd": 0.05}
+
+    @classmethod
+    def model_of(cls, spec):
+        return PseudoHuber()
 '''
 TWICE = CHECK.replace('"X1"', '"S1"')
 
@@ -168,3 +203,31 @@ def test_it_is_drawn(added, tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     assert 'kind = "hiccup"' in (tmp_path / "run" / "faults.toml").read_text(encoding="utf-8")
     assert "it has the hiccups" in run.stdout
+
+
+@pytest.mark.tensorflow
+def test_a_workload_is_listed_trained_by_the_reference_and_judged(added, tmp_path):
+    write, psconform = added
+    write(WORKLOAD, "psconform.workloads")
+    assert "a robust loss with a known optimum" in psconform("list", "workloads").stdout
+    command = ["run", "--workload", "robust", "--layout", "ps=1,worker=2", "--steps", "30"]
+    wrong = psconform(*command, "--condition", "3")
+    assert (wrong.returncode, "--condition: needs --workload quadratic" in wrong.stderr) == (3, True)
+    run = psconform(*command, "--out", str(tmp_path / "run"))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "learning-rate 0.05" in run.stdout
+    assert psconform("check", str(tmp_path / "run")).returncode == 0
+    text = WORKLOAD.replace("return (theta - 1)", "return 1.01 * (theta - 1)")  # not what was trained
+    (tmp_path / "extra.py").write_text(text, encoding="utf-8")
+    judged = psconform("check", str(tmp_path / "run"), "--json")
+    assert judged.returncode == 1, judged.stderr
+    assert {v["guarantee"] for v in json.loads(judged.stdout)["verdicts"] if v["status"] == "violated"} == {"C1"}
+
+
+def test_a_workload_that_cannot_be_loaded_is_named(added):
+    write, psconform = added
+    write("import nonsense", "psconform.workloads")
+    listed = psconform("list", "workloads")
+    assert listed.returncode == 3
+    assert "entry points psconform.workloads: ModuleNotFoundError: No module named 'nonsense'" in listed.stderr
+    assert "Traceback" not in listed.stderr

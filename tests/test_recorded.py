@@ -18,7 +18,7 @@ from psconform.optimizers import OPTIMIZERS, SCHEDULES
 from psconform.options import MODELS, RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.runner.verdicts import judge_folder
 from psconform.targets.defects import DEFECTS
-from psconform.workloads import WORKLOADS
+from psconform.workloads import all_workloads
 
 from .mutations import edit, measured
 from .recorded import Accused, no_more_valid, objections
@@ -94,7 +94,7 @@ def test_each_defect_is_found_in_each_mode(name, update):
 
 
 CHOICES = {
-    "name": WORKLOADS,
+    "name": all_workloads(),
     "update": UPDATES,
     "reduction": REDUCTIONS,
     "rate": RATES,

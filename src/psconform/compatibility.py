@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .errors import BadInput
 from .options import OPTIONS
+from .probe import MODEL, DecayedLedger, workloads
 
 EXCHANGE, GPUS = "exchange", "gpus"
 """What a layout says besides its options: ``ps`` or ``all-reduce``, and the GPUs of each worker."""
 PS, ALL_REDUCE = "ps", "all-reduce"
-LEDGER, DENSE, DECAYED, DIGITS, QUADRATIC = "ledger", "dense-ledger", "decayed-ledger", "digits", "quadratic"
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,6 @@ def _rows(names: str, needs: str, *among: Any, why: str = "", of: tuple[Any, ...
         yield Row(name, needs, among, why, of)
 
 
-TRAINED = (DIGITS, QUADRATIC)
-LEDGERS = (LEDGER, DENSE, DECAYED)
 ROWS: tuple[Row, ...] = (
     *_rows("reduction", "update", "sync", why="async applies each gradient by itself"),
     *_rows("quorum replication", "update", "sync"),
@@ -87,16 +86,8 @@ ROWS: tuple[Row, ...] = (
     *_rows("optimizer schedule drop_after batches gpus", "replication", "between-graph"),
     *_rows("optimizer schedule", "compression", "none"),
     *_rows("drop_after batches", "staleness", None),
-    *_rows("quorum local_steps rate padding batches", "workload", LEDGER),
-    *_rows("replication", "workload", *TRAINED, why="a ledger has no model to cut", of=("model-parallel",)),
-    *_rows("optimizer schedule", "workload", *TRAINED, why="a ledger is what plain SGD makes"),
-    *_rows("drop_after", "workload", *LEDGERS, why="what a model learns depends on which workers took part"),
-    *_rows("model batch", "workload", DIGITS),
-    *_rows("condition", "workload", QUADRATIC),
-    *_rows("learning_rate delay", "workload", *TRAINED),
-    *_rows("compression", "workload", DENSE, why="no other shows what became of each entry"),
     *_rows("compression", EXCHANGE, PS),
-    *_rows("workload", EXCHANGE, PS, why="a replica has no order of its own", of=(DECAYED,)),
+    *_rows("workload", EXCHANGE, PS, why="a replica has no order of its own", of=(DecayedLedger.name,)),
     *_rows("padding", EXCHANGE, PS, why="it makes what a ps holds large"),
     *_rows("batches", EXCHANGE, PS),
     *_rows("restart_after", "kill", *GIVEN),
@@ -110,10 +101,33 @@ ROWS: tuple[Row, ...] = (
 )
 
 
+WHY = {
+    "optimizer": "a ledger is what plain SGD makes",
+    "schedule": "a ledger is what plain SGD makes",
+    "drop_after": "what a model learns depends on which workers took part",
+    "compression": "no other shows what became of each entry",
+}
+"""Why an option is for the workloads that name it."""
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """The whole table: with the options that only some workloads have a use for, as those say themselves."""
+    kinds = workloads()
+    names = dict.fromkeys(name for kind in kinds.values() for name in kind.options)
+    of = {name: tuple(kind.name for kind in kinds.values() if name in kind.options) for name in names}
+    models = tuple(kind.name for kind in kinds.values() if MODEL in kind.shows)
+    return (
+        *ROWS,
+        *(Row(name, "workload", among, WHY.get(name, "")) for name, among in of.items()),
+        Row("replication", "workload", models, "a ledger has no model to cut", ("model-parallel",)),
+    )
+
+
 def unmet(name: str, values: Mapping[str, Any]) -> Row | None:
     """The first row by which an option, if it is given, does not go with the others; those not known are let pass."""
-    rows = (row for row in ROWS if row.option == name and row.needs in values)
-    return next((row for row in rows if not _met(row, values[row.needs])), None)
+    found = (row for row in rows() if row.option == name and row.needs in values)
+    return next((row for row in found if not _met(row, values[row.needs])), None)
 
 
 def _met(row: Row, value: Any) -> bool:
@@ -122,7 +136,7 @@ def _met(row: Row, value: Any) -> bool:
 
 def check_option(name: str, values: Mapping[str, Any], *, place: str = "", value: Any = None) -> None:
     """Raises BadInput, which quotes the row, where an option is given that does not go with the others."""
-    for row in (row for row in ROWS if row.option == name and row.needs in values and row.concerns(values[name])):
+    for row in (row for row in rows() if row.option == name and row.needs in values and row.concerns(values[name])):
         if not _met(row, values[row.needs]):
             shown = None if name == EXCHANGE else values[name] if value is None else value
             problem = f"{row.needed}: {row.why}" if row.why else row.needed

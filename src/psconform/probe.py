@@ -40,9 +40,10 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,11 +128,95 @@ class LedgerDecoder:
         return sorted(touched)
 
 
-class Ledger:
+WEIGHTS, COUNTS, GRADIENTS, ORDER, ENTRIES = "weights", "counts", "gradients", "order", "entries"
+MODEL, SAMPLES = "model", "samples"
+SHOWS = {
+    GRADIENTS: "which gradients were applied",
+    COUNTS: "and how often each",
+    WEIGHTS: "and with which weight",
+    ORDER: "in which order",
+    ENTRIES: "which entries of each arrived, and with which value",
+    MODEL: "what serial training makes of the same gradients",
+    SAMPLES: "which samples a gradient was of",
+}
+"""What the parameters that a worker reads tell a check, by workload."""
+
+
+class Workload:
+    """What is trained: initial values and gradients. Declared by a subclass, with the decorator `workload`.
+
+    Attributes:
+        name: as ``--workload`` takes it.
+        about: one line, for ``psconform list workloads``.
+        shows: which of ``SHOWS`` hold; checks say which of them they need.
+        options: those of a run that no workload has a use for, unless it names them here.
+        most: bound on workers x steps.
+        learning_rates: the usual one of an update, by optimizer; empty: the trainer's own.
+    """
+
+    name = ""
+    about = ""
+    shows: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+    most = 4_000_000
+    learning_rates: Mapping[str, float] = {}
+    slots: int
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], folder: Path | None) -> Workload:
+        """The workload of a run: ``spec`` is its spec.json, ``folder`` the run folder, if there is one."""
+        raise NotImplementedError
+
+
+Kind = TypeVar("Kind", bound=type[Workload])
+_workloads: dict[str, type[Workload]] = {}
+
+
+def workload(kind: Kind) -> Kind:
+    """Declare a workload: decorates its class. Raises ValueError if there is one of that name already."""
+    if kind.name in _workloads:
+        raise ValueError(f"workload {kind.name} is declared already, by {_workloads[kind.name].__module__}")
+    _workloads[kind.name] = kind
+    return kind
+
+
+@cache
+def workloads() -> Mapping[str, type[Workload]]:
+    """All workloads by name: of this file, of trained.py, and of packages that name them in entry points."""
+    from importlib.metadata import entry_points
+
+    from . import trained  # noqa: F401
+
+    for point in entry_points(group="psconform.workloads"):
+        point.load()
+    return _workloads
+
+
+def workload_of(name: str) -> type[Workload]:
+    """The class of a workload; ValueError if there is none of that name."""
+    kind = _workloads.get(name) or workloads().get(name)
+    if kind is None:
+        raise ValueError(f"unknown workload {name!r}; valid: {', '.join(_workloads)}")
+    return kind
+
+
+@workload
+class Ledger(Workload):
     """The one-hot gradients: where they are in a variable, and how a read of it becomes cells for the decoder."""
+
+    name = "ledger"
+    about = "one-hot gradients that turn the parameters into a count of what was applied"
+    shows = frozenset((GRADIENTS, COUNTS, WEIGHTS))
+    options: tuple[str, ...] = ("quorum", "rate", "local_steps", "padding", "batches", "drop_after")
 
     entries = 1
     """Slots of one gradient at each end of a variable."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], folder: Path | None) -> Ledger:
+        """See `Workload`."""
+        del folder
+        return cls(workers=int(spec["workers"]), steps=int(spec["steps"]), scales=list(spec.get("scales", ())))
 
     def __init__(self, *, workers: int, steps: int, scales: Sequence[float] = ()) -> None:
         self.workers, self.steps, self.scales = workers, steps, scales
@@ -163,11 +248,18 @@ class Ledger:
         return values
 
 
+@workload
 class DecayedLedger(Ledger):
     """The same gradients for servers that do theta <- (1 - DECAY) theta - gradient: a slot tells how old it is.
 
     Its cells only say what shows; the order is read from the full values at the end (check A8).
     """
+
+    name = "decayed-ledger"
+    about = "the same with decay at the servers: a slot tells how old it is, so one read gives the order"
+    shows = frozenset((GRADIENTS, ORDER))
+    options = ("drop_after",)
+    most = 50_000  # in a ledger with more updates than this the oldest has decayed to nothing
 
     def cells(self, values: Vector, unit: float) -> Vector:
         """-unit where anything shows (NaN stays), the nonce as 1: it decays like the rest."""
@@ -177,6 +269,7 @@ class DecayedLedger(Ledger):
         return cells
 
 
+@workload
 class DenseLedger(Ledger):
     """Gradients with ``2 x entries`` distinct magnitudes each, of a norm that changes from step to step.
 
@@ -185,6 +278,11 @@ class DenseLedger(Ledger):
     workers are exact in float32.
     """
 
+    name = "dense-ledger"
+    about = "gradients of many magnitudes: shows which was compressed, clipped or rounded, and how"
+    shows = frozenset((GRADIENTS, COUNTS, ENTRIES))
+    options = ("compression", "drop_after")
+    most = 100_000  # full vectors would fill the disk
     entries = 4
 
     def magnitudes(self, step: int) -> NDArray[np.float64]:
@@ -199,10 +297,6 @@ class DenseLedger(Ledger):
         shown = np.where((ends != 0).any(axis=2), -unit, 0.0)
         shown = np.where(np.isfinite(ends).all(axis=2), shown, np.nan)
         return np.concatenate([shown[0], values[self.half : self.half + 1], shown[1]]).astype(np.float32)
-
-
-LEDGERS = {"ledger": Ledger, "decayed-ledger": DecayedLedger, "dense-ledger": DenseLedger}
-"""Workloads whose parameters tell which gradients were applied."""
 
 
 class EventLog:
@@ -263,19 +357,12 @@ class Probe:
         self.seed = int(spec.get("seed", 0))
         job, _, index = task.partition(":")
         self.job, self.index = job, int(index or 0)
-        self.workload = str(spec.get("workload", "ledger"))
-        self._ledger: Ledger | None = None
-        self._padding = 0
-        if self.workload in LEDGERS:
-            kind = LEDGERS[self.workload]
-            self._ledger = kind(workers=self.workers, steps=self.steps, scales=list(spec.get("scales", ())))
-            self._padding = int(spec.get("padding", 0))
-            self.slots = self._ledger.slots + self._padding
-        else:
-            from .trained import Trained
-
-            self._trained = Trained(spec, Path(folder) if folder else None)
-            self.slots = self._trained.slots
+        self.workload = str(spec.get("workload", Ledger.name))
+        made = workload_of(self.workload).of(spec, Path(folder) if folder else None)
+        self._padding = int(spec.get("padding", 0))
+        self.slots = made.slots + self._padding
+        self._ledger = made if isinstance(made, Ledger) else None
+        self._trained: Any = made
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded

@@ -7,7 +7,7 @@ comes from numpy, so that any trainer, in any framework, trains the same model a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .models import Batches, Data, Mlp, Model, Quadratic, Softmax, join, split
+from .probe import MODEL, SAMPLES, Workload, workload, workload_of
 
 Vector = NDArray[np.float32]
 DATA = "digits.npz"
 
 
-def model_of(spec: dict[str, Any]) -> Model:
+def model_of(spec: Mapping[str, Any]) -> Model:
     """The model that ``spec`` names: a spec.json, or a manifest's workload as a dict."""
-    if spec["workload"] == "quadratic":
-        return Quadratic(size=100, mu=1.0 / float(spec["condition"]), L=1.0, seed=int(spec["seed"]))
-    return Softmax() if spec["model"] == "softmax" else Mlp()
+    kind = workload_of(spec["workload"])
+    if not issubclass(kind, Trained):
+        raise ValueError(f"workload {kind.name} trains no model")
+    return kind.model_of(spec)
 
 
-def batches_of(spec: dict[str, Any], data: Data | None) -> Batches | None:
+def batches_of(spec: Mapping[str, Any], data: Data | None) -> Batches | None:
     """Which samples each worker uses at each step; None for a model without samples."""
     if data is None:
         return None
@@ -36,19 +38,33 @@ def batches_of(spec: dict[str, Any], data: Data | None) -> Batches | None:
     return Batches(samples=len(data.train_y), **sizes)
 
 
-class Trained:
-    """Initial values and gradients of one worker, each multiplied by ``rate``: learning rate / that of the trainer.
+class Trained(Workload):
+    """A workload that trains a model; a subclass says which, in ``model_of``.
+
+    Initial values and gradients of one worker, each multiplied by ``rate``: learning rate / that of the trainer.
 
     A gradient is taken at the parameters read ``delay`` steps ago (the workload's own staleness, known and the same in
     every trainer), and weighted with the size of its batch (`Batches.weights`), so that a mean over the workers is the
     mean over their samples.
     """
 
-    cells = None
+    shows = frozenset((MODEL,))
+    options: tuple[str, ...] = ("learning_rate", "delay", "optimizer", "schedule")
+    most = 100_000  # full vectors would fill the disk
 
-    def __init__(self, spec: dict[str, Any], folder: Path | None) -> None:
+    @classmethod
+    def model_of(cls, spec: Mapping[str, Any]) -> Model:
+        """The model, of a spec.json or a manifest's workload as a dict; the same for the same one everywhere."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], folder: Path | None) -> Trained:
+        """See `Workload`."""
+        return cls(spec, folder)
+
+    def __init__(self, spec: Mapping[str, Any], folder: Path | None) -> None:
         self.spec, self.folder = spec, folder
-        self.model = model_of(spec)
+        self.model = self.model_of(spec)
         self.variables, self.rate = int(spec["variables"]), float(spec["rate"])
         self.slots = -(-self.model.size // self.variables)
         self._seen: deque[Sequence[Any]] = deque(maxlen=int(spec["delay"]) + 1)
@@ -56,10 +72,10 @@ class Trained:
     @cached_property
     def data(self) -> Data | None:
         """The samples; None for a model without."""
-        if self.spec["workload"] == "quadratic":
+        if SAMPLES not in self.shows:
             return None
         if self.folder is None:
-            raise RuntimeError("workload digits needs the run folder that psconform makes")
+            raise RuntimeError(f"workload {self.name} needs the run folder that psconform makes")
         return Data.load(self.folder / DATA)
 
     @cached_property
@@ -94,3 +110,34 @@ class Trained:
             # weighted in sync, where a round is put together; in async each batch is an update of its own
             weight = float(self.batches.weights(step)[worker]) if self.spec["update"] == "sync" else 1.0
         return [part.astype(np.float32) for part in split(gradient * np.float32(weight * self.rate), self.variables)]
+
+
+@workload
+class Digits(Trained):
+    """Softmax regression or a small MLP on handwritten digits."""
+
+    name = "digits"
+    about = "softmax regression or a small MLP on handwritten digits, against serial SGD"
+    shows = frozenset((MODEL, SAMPLES))
+    options = (*Trained.options, "model", "batch")
+    learning_rates: Mapping[str, float] = {"sgd": 0.1, "momentum": 0.01, "adam": 0.001}  # momentum acts tenfold
+
+    @classmethod
+    def model_of(cls, spec: Mapping[str, Any]) -> Model:
+        """See `Trained`."""
+        return Softmax() if spec["model"] == "softmax" else Mlp()
+
+
+@workload
+class QuadraticLoss(Trained):
+    """A quadratic whose optimum and curvatures are known."""
+
+    name = "quadratic"
+    about = "a quadratic with known optimum and condition number: the rate of convergence against theory"
+    options = (*Trained.options, "condition")
+    learning_rates: Mapping[str, float] = {"sgd": 0.02, "momentum": 0.002, "adam": 0.01}
+
+    @classmethod
+    def model_of(cls, spec: Mapping[str, Any]) -> Model:
+        """See `Trained`."""
+        return Quadratic(size=100, mu=1.0 / float(spec["condition"]), L=1.0, seed=int(spec["seed"]))

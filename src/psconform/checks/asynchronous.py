@@ -6,8 +6,9 @@ import numpy as np
 
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, OK, History
+from ..probe import COUNTS
 from ..verdict import Verdict, unknown, valid, violated
-from .registry import ASYNC, COUNTED, check
+from .registry import ASYNC, check
 from .witness import MOST
 
 
@@ -94,7 +95,7 @@ def _versions_by_one(history: History) -> list[str]:
     return lines
 
 
-@check("A5", "no lost update", dimension="delivery", updates=ASYNC, workloads=COUNTED, acked=True, whole_gradients=True)
+@check("A5", "no lost update", dimension="delivery", updates=ASYNC, needs=(COUNTS,), acked=True, whole_gradients=True)
 def no_lost_update(history: History) -> Verdict:
     """A5: applied = pushed where delivery is claimed at least once, applied <= pushed where it is not.
 

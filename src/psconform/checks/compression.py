@@ -8,15 +8,15 @@ import numpy as np
 
 from ..history.columns import OK, UNKNOWN, Bools, Floats, Ints, Values
 from ..history.model import History, Worker
-from ..probe import TOLERANCE, UNIT, DenseLedger
+from ..probe import ENTRIES, TOLERANCE, UNIT, DenseLedger
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .changes import AGAIN, CAPPED, KINDS, LOST, SCALED, UNCHANGED, Changes, common_factor
-from .registry import DENSE, check
+from .registry import check
 from .witness import MOST
 
 
 @check(
-    "C4", "compression", dimension="compression", weakest=("any",), workloads=DENSE, acked=True, faults="no rollback"
+    "C4", "compression", dimension="compression", weakest=("any",), needs=(ENTRIES,), acked=True, faults="no rollback"
 )
 def compression(history: History) -> Verdict:
     """C4: an acknowledged gradient arrives as its compression promises.

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from ..history.columns import OK
 from ..history.model import History
 from ..models import Quadratic
+from ..probe import MODEL, SAMPLES
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.rates import measured_bound
 from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
-from .registry import ASYNC, TRAINED, check
+from .registry import ASYNC, check
 from .witness import MOST
 
 REPLAY = 2e-6
@@ -26,7 +27,7 @@ REPLAY = 2e-6
     dimension="delivery",
     weakest=("none", "at-most-once"),
     updates=ASYNC,
-    workloads=TRAINED,
+    needs=(MODEL,),
     acked=True,
     faults="no rollback",
 )
@@ -234,7 +235,7 @@ def _within_bound(run: Training, taus: NDArray[np.int64], order: NDArray[np.int6
     return violated(lines, **stats) if lines else valid(said, **stats)
 
 
-@check("R5", "samples", workloads=("digits",), reads=1)
+@check("R5", "samples", needs=(SAMPLES,), reads=1)
 def samples_once(history: History) -> Verdict:
     """R5: each sample is used once per epoch, over all workers.
 

@@ -6,14 +6,15 @@ import numpy as np
 
 from ..history.columns import Floats
 from ..history.model import History, Worker
+from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import COUNTED, SHOWN, check
+from .registry import check
 
 ROUNDING = 5e-7
 """Relative change of a nonce in one exchange of replicas: a few roundings of float32."""
 
 
-@check("I1", "one initialisation", dimension="init", weakest=("repeated",), workloads=COUNTED, local_steps="any")
+@check("I1", "one initialisation", dimension="init", weakest=("repeated",), needs=(COUNTS,), local_steps="any")
 def one_initialisation(history: History) -> Verdict:
     """I1: one initialisation per variable and cluster epoch, by the chief or by the ps; a joiner never re-initialises.
 
@@ -81,7 +82,7 @@ def _unrounded(history: History, worker: Worker) -> Floats:
     return nonces
 
 
-@check("I2", "nothing before ready", dimension="init", weakest=("repeated",), workloads=SHOWN, local_steps="any")
+@check("I2", "nothing before ready", dimension="init", weakest=("repeated",), needs=(GRADIENTS,), local_steps="any")
 def nothing_before_ready(history: History) -> Verdict:
     """I2: no read or apply before initialisation is complete.
 

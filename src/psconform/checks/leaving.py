@@ -10,7 +10,7 @@ import numpy as np
 from ..history.model import History, Worker
 from ..history.told import Absence, Harm, Mark
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import ALL, check
+from .registry import check
 from .witness import at_most
 
 EARLY = 0.9
@@ -24,7 +24,7 @@ BEHIND = 20
 """Rounds within which a worker that is back takes part again; the one that is open when it comes may go by."""
 
 
-@check("M2", "leaving", workloads=ALL, reads=0, ends=True)
+@check("M2", "leaving", needs=(), reads=0, ends=True)
 def leaves_as_declared(history: History) -> Verdict:
     """M2: a leaver is waited for, replaced, or reported, as declared.
 

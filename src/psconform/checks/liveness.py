@@ -11,7 +11,7 @@ from ..history.model import History
 from ..history.reasons import TaskFailed
 from ..history.told import Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import ALL, check
+from .registry import check
 
 _ERROR = re.compile(
     r"error|exception|fail|fatal|abort|panic|\blost\b|\bgone\b|\bdead\b|\bdied\b|unavailable|unreachable|"
@@ -27,7 +27,7 @@ _NOISE = re.compile(
 """What TensorFlow logs on a healthy day, and in words of errors; what it calls information is none."""
 
 
-@check("L1", "no hang", dimension="liveness", weakest=("may-hang",), workloads=ALL, reads=0, ends=True)
+@check("L1", "no hang", dimension="liveness", weakest=("may-hang",), needs=(), reads=0, ends=True)
 def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
@@ -93,7 +93,7 @@ JUST_NS = 10**8
 """A task whose record ends no longer than that before a fault may have been about to record more."""
 
 
-@check("L3", "budgets", dimension="liveness", weakest=("may-hang",), workloads=ALL, reads=0, ends=True)
+@check("L3", "budgets", dimension="liveness", weakest=("may-hang",), needs=(), reads=0, ends=True)
 def windowed_budgets(history: History) -> Verdict:
     """L3: fault budgets are windowed, not for life: the third of spaced faults is no worse than the first.
 

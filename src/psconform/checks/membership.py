@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, valid, violated
-from .registry import ALL, check
+from .registry import check
 
 
-@check("M1", "joining", dimension="recovery", workloads=ALL)
+@check("M1", "joining", dimension="recovery", needs=())
 def joins_by_reading(history: History) -> Verdict:
     """M1: a joiner first reads committed state, and contributes to no round that it did not read.
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from ..history.columns import Ints
 from ..history.model import History, Worker
+from ..probe import ORDER
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import Ranks, Seen, ranks, seen, shown_by
-from .registry import DECAYED, check
+from .registry import check
 from .witness import MOST, at_most
 
 
-@check("A8", "order", workloads=DECAYED, acked=True, faults="no rollback")
+@check("A8", "order", needs=(ORDER,), acked=True, faults="no rollback")
 def apply_order(history: History) -> Verdict:
     """A8: the order in which a variable's updates were applied (of its rounds, in sync) fits every worker's own order,
     all reads, and the versions.

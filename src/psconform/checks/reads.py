@@ -8,13 +8,14 @@ import numpy as np
 
 from ..history.columns import Bools, Ints, Odd, Reads
 from ..history.model import OK, History, Worker
+from ..probe import GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .mixed import mixed_reads
-from .registry import SHOWN, check
+from .registry import check
 from .witness import MOST, at_most
 
 
-@check("A6", "atomic read", dimension="read_atomicity", workloads=SHOWN, whole_gradients=True, through="ps")
+@check("A6", "atomic read", dimension="read_atomicity", needs=(GRADIENTS,), whole_gradients=True, through="ps")
 def atomic_read(history: History) -> Verdict:
     """A6: a read is atomic per variable; per shard or as a snapshot of all shards where that is claimed.
 
@@ -71,7 +72,7 @@ UNTOLD = ("none", "silent-reset", "partial")
 """Levels of recovery that allow what a rollback takes back to be taken back in silence."""
 
 
-@check("A7", "monotonic reads", dimension="read_atomicity", workloads=SHOWN, whole_gradients=True, through="ps")
+@check("A7", "monotonic reads", dimension="read_atomicity", needs=(GRADIENTS,), whole_gradients=True, through="ps")
 def monotonic_reads(history: History) -> Verdict:
     """A7: monotonic reads, read-my-writes, and each worker's updates in its own order.
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from ..history.model import History, Worker
 from ..history.rollbacks import Rollback
+from ..probe import COUNTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import taken_back
-from .registry import COUNTED, check
+from .registry import check
 from .witness import at_most
 
 __all__ = ["Rollback", "fencing", "restored_cut", "rollback", "rollbacks", "unrecorded"]
@@ -21,7 +22,7 @@ def rollbacks(history: History) -> tuple[Rollback, ...]:
     return history.rollbacks
 
 
-@check("R3", "rollback", dimension="recovery", workloads=COUNTED)
+@check("R3", "rollback", dimension="recovery", needs=(COUNTS,))
 def rollback(history: History) -> Verdict:
     """R3: a rollback ends at a durable checkpoint, no older than the last one; nothing goes back silently.
 
@@ -112,7 +113,7 @@ def restored_cut(history: History) -> Verdict:
     return _first_reads(history, fenced=False)
 
 
-@check("R6", "fencing", dimension="recovery", workloads=COUNTED)
+@check("R6", "fencing", dimension="recovery", needs=(COUNTS,))
 def fencing(history: History) -> Verdict:
     """R6: no gradient computed before a rollback is applied after it.
 

@@ -13,17 +13,13 @@ from typing import Any, Literal
 
 from ..extensions import load
 from ..history.model import FAILED, History, Worker
+from ..probe import ENTRIES, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown
+from ..workloads import all_workloads
 
 ENTRY_POINTS = "psconform.checks"
 """The group in which another package names a module, or a function in one, that declares checks."""
 SYNC, ASYNC = ("sync",), ("async",)
-TRAINED, DECAYED, DENSE = ("digits", "quadratic"), ("decayed-ledger",), ("dense-ledger",)
-ALL = ("ledger", *DECAYED, *DENSE, *TRAINED)
-COUNTED = ("ledger", *DENSE)
-"""For what looks at which gradients show and at nonces, not at weights."""
-SHOWN = ("ledger", *DECAYED, *DENSE)
-"""For what looks only at which gradients show."""
 FAMILIES = "SAIRMLC"
 """The order in which guarantees are listed; those of other packages come last."""
 
@@ -41,7 +37,7 @@ class Check:
         dimension: of the claims; empty for what every trainer owes.
         weakest: levels of the dimension at which nothing is promised.
         updates: update modes in which the guarantee has a meaning.
-        workloads: those that can show it.
+        needs: what the parameters of a workload must show (``probe.SHOWS``), one of these; none: any workload will do.
         reads: the least number of reads that each worker must have made for it to be decided.
         finite: it counts, so that it is shown no read with a NaN or Inf.
         ends: it is about how a run ends, so it looks at an incomplete record itself.
@@ -60,7 +56,7 @@ class Check:
     dimension: str = ""
     weakest: tuple[str, ...] = ("none",)
     updates: tuple[str, ...] = ("sync", "async")
-    workloads: tuple[str, ...] = ("ledger",)
+    needs: tuple[str, ...] = (WEIGHTS,)
     reads: int = 2
     finite: bool = True
     ends: bool = False
@@ -69,6 +65,11 @@ class Check:
     through: Literal["any", "ps", "replicas"] = "any"
     local_steps: Literal["one", "several", "any"] = "one"
     faults: Literal["none", "no rollback", "any"] = "any"
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Those that can show it."""
+        return tuple(name for name, kind in all_workloads().items() if not self.needs or kind.shows & {*self.needs})
 
     @property
     def definition(self) -> str:
@@ -131,7 +132,7 @@ def _judge(check: Check, history: History) -> Verdict:
         verdict = not_judged(f"needs --update {' or '.join(check.updates)}")
     elif history.workload.name not in check.workloads:
         verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
-    elif check.whole_gradients and history.workload.name in DENSE and history.claims.compression != "lossless":
+    elif check.whole_gradients and ENTRIES in history.workload.shows and history.claims.compression != "lossless":
         verdict = not_judged(f"needs gradients that arrive whole: compression is {history.claims.compression}")
     elif history.disturbed and check.faults == "none":
         verdict = not_judged("needs a run without faults")

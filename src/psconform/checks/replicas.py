@@ -9,11 +9,11 @@ import numpy as np
 from ..history.columns import Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
-from .registry import ALL, SYNC, check
+from .registry import SYNC, check
 from .witness import at_most
 
 
-@check("S7", "replicas equal", updates=SYNC, workloads=ALL, through="replicas", local_steps="any", faults="no rollback")
+@check("S7", "replicas equal", updates=SYNC, needs=(), through="replicas", local_steps="any", faults="no rollback")
 def replicas_equal(history: History) -> Verdict:
     """S7: after each round all replicas hold the same parameters.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..history.model import History
+from ..probe import MODEL
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.serial import STEP_ERROR, drift_tolerance
 from .path import Path, Training, by_round, is_stable, relative, serial_path, step_residuals, training_of
-from .registry import SYNC, TRAINED, check
+from .registry import SYNC, check
 from .witness import MOST
 
 Pairs = dict[str, tuple[dict[int, Path], dict[int, Path]]]
@@ -21,7 +22,7 @@ TWICE = 2.0
     dimension="barrier",
     weakest=("none", "r-of-n"),
     updates=SYNC,
-    workloads=TRAINED,
+    needs=(MODEL,),
     acked=True,
     faults="no rollback",
 )

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ..history.model import FAILED, History, Worker
 from ..optimizers import MOMENTS
+from ..probe import COUNTS, MODEL
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .path import Step, Training, relative, steps_of, training_of
 from .recovery import Rollback, restored_cut, rollbacks, unrecorded
-from .registry import COUNTED, TRAINED, check
+from .registry import check
 
 EXPLAINED = 0.01
 """What is left of a deviation that is explained, as a share of it."""
@@ -29,7 +30,7 @@ class Resumed:
         return self.reads[0].step
 
 
-@check("R4", "one cut", dimension="recovery", weakest=("none", "partial"), workloads=(*COUNTED, *TRAINED))
+@check("R4", "one cut", dimension="recovery", weakest=("none", "partial"), needs=(COUNTS, MODEL))
 def one_cut(history: History) -> Verdict:
     """R4: all that a rollback brings back comes from one checkpoint, or the Target declares partial recovery.
 

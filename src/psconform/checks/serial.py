@@ -6,15 +6,16 @@ import numpy as np
 
 from ..history.model import FAILED, History
 from ..models import Quadratic
+from ..probe import MODEL
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.rates import rate_delayed
 from ..workloads.serial import STEP_ERROR, drift_tolerance
 from .path import Training, is_stable, largest_share, relative, serial_path, steps_of, training_of
-from .registry import SYNC, TRAINED, check
+from .registry import SYNC, check
 from .witness import MOST
 
 
-@check("C1", "serial SGD", dimension="barrier", weakest=("none", "r-of-n"), updates=SYNC, workloads=TRAINED, acked=True)
+@check("C1", "serial SGD", dimension="barrier", weakest=("none", "r-of-n"), updates=SYNC, needs=(MODEL,), acked=True)
 def follows_serial(history: History) -> Verdict:
     """C1: sync training is serial SGD on the union batch, within floating-point tolerance, step by step.
 

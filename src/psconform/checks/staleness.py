@@ -6,13 +6,14 @@ import numpy as np
 
 from ..history.columns import Ints, Odd, Pushes
 from ..history.model import OK, History, Worker
+from ..probe import ORDER, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
-from .registry import ASYNC, DECAYED, check
+from .registry import ASYNC, check
 from .witness import MOST
 
 
-@check("A2", "staleness", dimension="staleness", weakest=(), updates=ASYNC, workloads=("ledger", *DECAYED))
+@check("A2", "staleness", dimension="staleness", weakest=(), updates=ASYNC, needs=(WEIGHTS, ORDER))
 def staleness(history: History) -> Verdict:
     """A2: tau = version at apply - version read is recorded for each apply, and never negative.
 

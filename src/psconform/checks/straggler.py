@@ -7,13 +7,13 @@ import numpy as np
 from ..history.columns import Floats, Ints
 from ..history.model import History
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import ALL, SYNC, check
+from .registry import SYNC, check
 from .witness import MOST
 
 NEVER = np.iinfo(np.int64).max
 
 
-@check("S6", "straggler", dimension="barrier", weakest=("none", "r-of-n"), updates=SYNC, workloads=ALL, faults="none")
+@check("S6", "straggler", dimension="barrier", weakest=("none", "r-of-n"), updates=SYNC, needs=(), faults="none")
 def waits_for_slowest(history: History) -> Verdict:
     """S6: a round takes at least as long as its slowest required worker.
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from ..history.columns import Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .mixed import mixed_reads
 from .quorum import counts_rounds
-from .registry import COUNTED, SHOWN, SYNC, check
+from .registry import SYNC, check
 from .witness import at_most
 
 Fault = tuple[str, int, int, int]
@@ -25,7 +26,7 @@ NOT_DUE = -1
     dimension="barrier",
     weakest=("none", "r-of-n"),
     updates=SYNC,
-    workloads=COUNTED,
+    needs=(COUNTS,),
     whole_gradients=True,
 )
 def barrier(history: History) -> Verdict:
@@ -155,7 +156,7 @@ def _not_once(count: float) -> bool:
     return round(count) not in (0, 1) and abs(count - round(count)) <= COUNT_TOLERANCE
 
 
-@check("S3", "one contributor set", dimension="barrier", updates=SYNC, workloads=SHOWN, whole_gradients=True)
+@check("S3", "one contributor set", dimension="barrier", updates=SYNC, needs=(GRADIENTS,), whole_gradients=True)
 def one_contributor_set(history: History) -> Verdict:
     """S3: commit k has the same contributors for every variable and shard.
 
@@ -181,7 +182,7 @@ def one_contributor_set(history: History) -> Verdict:
     return violated(lines) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
 
 
-@check("S4", "release together", dimension="barrier", updates=SYNC, workloads=SHOWN, whole_gradients=True)
+@check("S4", "release together", dimension="barrier", updates=SYNC, needs=(GRADIENTS,), whole_gradients=True)
 def release_together(history: History) -> Verdict:
     """S4: no read mixes versions of different rounds across shards; versions go up by one.
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import Ints
 from ..history.model import OK, History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import ALL, check
+from .registry import check
 
 BACK_S = 5.0
 """T2: so long after the last fault was healed nobody asks how fast training is."""
@@ -46,7 +46,7 @@ class _Pace:
     "throughput",
     dimension="liveness",
     weakest=("may-hang", "attributed-error"),
-    workloads=ALL,
+    needs=(),
     reads=0,
     ends=True,
 )

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..history.model import History, Worker
+from ..probe import COUNTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .recovery import Rollback, rollbacks, unrecorded
-from .registry import COUNTED, check
+from .registry import check
 from .witness import at_most
 
 
-@check("R7", "torn checkpoint", dimension="recovery", workloads=COUNTED)
+@check("R7", "torn checkpoint", dimension="recovery", needs=(COUNTS,))
 def whole_checkpoint(history: History) -> Verdict:
     """R7: a checkpoint cut short by a crash or a full disk is never restored; the one before it is.
 

@@ -8,10 +8,10 @@ from ..history.columns import OK
 from ..history.model import History, Worker
 from ..history.told import Poisoned
 from ..verdict import Verdict, unknown, valid, violated
-from .registry import ALL, check
+from .registry import check
 
 
-@check("C3", "finite parameters", workloads=ALL, finite=False, local_steps="any")
+@check("C3", "finite parameters", needs=(), finite=False, local_steps="any")
 def finite_parameters(history: History) -> Verdict:
     """C3: no NaN or Inf gets into the parameters, and a poisoned gradient is reported within a step.
 

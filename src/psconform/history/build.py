@@ -15,6 +15,7 @@ import msgspec
 from ..errors import Malformed
 from ..layout import Layout, Task
 from ..models import Data
+from ..probe import SAMPLES, WEIGHTS
 from ..trained import DATA
 from . import stacks
 from .columns import OUTCOMES
@@ -111,7 +112,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         shards = tuple(range(variables))
     # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
     alike = (
-        manifest.workload.name == "ledger" and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
+        WEIGHTS in manifest.workload.shows and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
     )
     scale = whole_scale(workers) if alike else 1.0
     history = History(
@@ -126,7 +127,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         gaps=(),
         workload=manifest.workload,
         samples=samples,
-        data=_data(folder) if manifest.workload.name == "digits" else None,
+        data=_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),

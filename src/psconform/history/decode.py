@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import Malformed
 from ..layout import Task
-from ..probe import LEDGERS
+from ..probe import Ledger, workload_of
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
@@ -55,12 +55,13 @@ def _residual(file: EventFile, *, last_push: int, folder: Path, manifest: Manife
     if not events:
         return None
     workload, event = manifest.workload, events[-1]
-    if not workload.is_ledger:
+    kind = workload_of(workload.name)
+    if not issubclass(kind, Ledger):
         raise Malformed(file.path, f"residual: workload {workload.name} has none", line=event.seq + 1)
     if len(events) > 1 or event.seq < last_push:
         problem = "residual: is recorded once, after the last push"
         raise Malformed(file.path, problem, line=events[-1].seq + 1)
-    slots = LEDGERS[workload.name](workers=manifest.layout.workers, steps=workload.steps).slots
+    slots = kind(workers=manifest.layout.workers, steps=workload.steps).slots
     return read_vector(file, event, shape=(max(1, event.vector[1] // (4 * slots)), slots), folder=folder)
 
 

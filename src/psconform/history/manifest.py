@@ -13,7 +13,7 @@ from ..claims import Claims
 from ..errors import BadInput, Malformed
 from ..layout import Layout
 from ..options import Options
-from ..probe import LEDGERS
+from ..probe import Ledger, workload_of, workloads
 from .reasons import Reason
 
 SCHEMA = 2
@@ -58,7 +58,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def is_ledger(self) -> bool:
         """Its parameters tell which gradients were applied."""
-        return self.name in LEDGERS
+        return issubclass(workload_of(self.name), Ledger)
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """What its parameters tell a check, see ``probe.SHOWS``."""
+        return workload_of(self.name).shows
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +131,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise Malformed(path, f"not a manifest of schema {SCHEMA}: {error}") from None
         if manifest.schema != SCHEMA:
             raise Malformed(path, f"schema {manifest.schema}, this psconform reads {SCHEMA}")
+        if manifest.workload.name not in workloads():
+            raise Malformed(path, f"unknown workload {manifest.workload.name!r}; valid: {', '.join(workloads())}")
         steps, most = manifest.workload.steps, MAX_CELLS // manifest.layout.workers
         if not 1 <= steps <= most:
             raise Malformed(path, f"workload.steps must be between 1 and {most}, got {steps}")

@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from ..errors import Malformed
-from ..probe import LEDGERS, Ledger, LedgerDecoder, Vector
+from ..probe import WEIGHTS, Ledger, LedgerDecoder, Vector, workload_of
 from ..trained import model_of
 from .columns import Bools, Floats, Ints, Odd, Reads, Values
 from .events import Number, Read, Residual
@@ -60,12 +60,13 @@ class _ReadDecoder:
         workload = manifest.workload
         self.steps, self.unit = workload.steps, float(workload.unit or 0)
         self.ledger: Ledger | None = None
-        if workload.is_ledger:
-            self.ledger = LEDGERS[workload.name](workers=self.layout.workers, steps=self.steps)
+        kind = workload_of(workload.name)
+        if issubclass(kind, Ledger):
+            self.ledger = kind(workers=self.layout.workers, steps=self.steps)
             self.slots = self.ledger.slots
         else:
             self.slots = -(-model_of(manifest.spec).size // self.layout.holders)
-        self.keeps_values = workload.name != "ledger" or self.layout.all_reduce
+        self.keeps_values = WEIGHTS not in kind.shows or self.layout.all_reduce
         self.values: dict[int, Values] = {}
         self.folder = folder
         self.raw: list[LedgerDecoder] = []

@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import all_checks
-from ..compatibility import ROWS
+from ..compatibility import rows as compatible
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
 from ..layout import NAMED, Layout
 from ..targets.defects import DEFECTS
 from ..targets.reference import REGISTERED
-from ..workloads import WORKLOADS
+from ..workloads import all_workloads
 
 Rows = list[dict[str, Any]]
 
@@ -72,7 +72,7 @@ def _faults() -> Rows:
 
 
 def _compatibility() -> Rows:
-    shown = sorted(ROWS, key=lambda row: row.given)
+    shown = sorted(compatible(), key=lambda row: row.given)
     rows = [{"option": row.given, "condition": row.needed, "because": row.why} for row in shown]
     for name, kind in kinds().items():
         if kind.in_containers:
@@ -83,13 +83,17 @@ def _compatibility() -> Rows:
     return rows
 
 
+def _workloads() -> Rows:
+    return [{"name": name, "about": kind.about} for name, kind in all_workloads().items()]
+
+
 def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
     return lambda: [{"name": name, "about": about} for name, about in lines.items()]
 
 
 LISTS: dict[str, Callable[[], Rows]] = {
     "targets": _about(REGISTERED),
-    "workloads": _about(WORKLOADS),
+    "workloads": _workloads,
     "checks": _checks,
     "layouts": _layouts,
     "defects": _defects,

@@ -21,7 +21,7 @@ from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, Tas
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Layout, Task
-from ..probe import EventLog
+from ..probe import SAMPLES, EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
 from .commands import View, command_of, environment_of
@@ -76,7 +76,7 @@ def execute(
     manifest = new_manifest(folder, plan, layout=layout, workload=workload)
     run = _Execution(plan, launcher, folder, manifest, notify, server)
     try:
-        if workload.name == "digits":
+        if SAMPLES in workload.shows:
             write_data(folder)
         run.start()
         run.watch()

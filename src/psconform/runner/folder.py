@@ -19,6 +19,7 @@ from ..faults.plan import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
+from ..probe import WEIGHTS
 from ..targets.target import Target
 from ..version import __version__
 from .layout_file import FILE, layout_text
@@ -127,7 +128,7 @@ def placeholders(manifest: Manifest) -> dict[str, str | int | float]:
 def _vector_every(manifest: Manifest) -> int:
     """A worker's full vectors are written every so many reads; 0: never."""
     workload, layout = manifest.workload, manifest.layout
-    if workload.name != "ledger":
+    if WEIGHTS not in workload.shows:
         return 1 if not workload.is_ledger else max(50, workload.steps * workload.reads)  # each read, or the last
     every = max(50, workload.steps * workload.reads // VECTORS)  # or the folder grows with steps squared
     written = workload.steps * workload.reads // every + 2

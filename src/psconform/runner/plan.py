@@ -17,7 +17,7 @@ from ..faults.plan import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..faults.random_plan import RANDOM, drawn_plan
 from ..faults.short import parse_faults
-from ..history.manifest import MAX_CELLS, Workload
+from ..history.manifest import Workload
 from ..launchers.launcher import DOCKER
 from ..layout import Layout
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
@@ -26,11 +26,10 @@ from ..targets.defects import DEFECTS
 from ..targets.reference import find_target
 from ..targets.target import Target
 from ..times import parse_seconds, spell
-from ..workloads import WORKLOADS
+from ..workloads import find_workload
 from .containers import Containers, containers_of
 from .layout_file import FILE, read_layout
 from .plan_checks import (
-    LEARNING_RATES,
     check_batches,
     check_faults,
     check_links,
@@ -47,9 +46,6 @@ FAULTS = "faults.toml"
 _TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
 """How the text of a plan begins, after comments, and no path."""
 
-MAX_STEPS = {"decayed-ledger": 50_000, "dense-ledger": 100_000, "digits": 100_000, "quadratic": 100_000}
-"""Bounds on workers x steps: in a ledger with more updates than this the oldest has decayed to nothing; full vectors of
-the others would fill the disk."""
 MAX_PADDING = 50_000_000
 """Parameters of all ps together; every worker reads them in each step."""
 MAX_BATCH = 1347
@@ -144,13 +140,12 @@ def make_plan(options: Options) -> Plan:
     file = read_layout(Path(layout)) if layout.endswith(".toml") else None
     mode = fields_of(options, CLUSTER, Layout)
     shape = Layout.parse(layout if file is None else file.text, emulated=options.emulate_gpus, **mode)
-    if workload not in WORKLOADS:
-        raise BadInput("--workload", "unknown workload", value=workload, choices=WORKLOADS)
+    kind = find_workload(workload, place="--workload")
     speed = options.learning_rate
     if speed is None:
-        speed = LEARNING_RATES.get(workload, {}).get(shape.optimizer, 0.0)
+        speed = kind.learning_rates.get(shape.optimizer, 0.0)
     limits: dict[str, tuple[float, float]] = {
-        "steps": (1, MAX_STEPS.get(workload, MAX_CELLS) // shape.workers),
+        "steps": (1, kind.most // shape.workers),
         "batch": (1, MAX_BATCH // shape.workers),
         "learning_rate": (1e-6, 100.0),
         "delay": (0, 1000),

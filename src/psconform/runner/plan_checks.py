@@ -12,12 +12,6 @@ from ..launchers.launcher import DOCKER
 from ..targets.target import Target
 from .containers import Containers
 
-LEARNING_RATES = {
-    "digits": {"sgd": 0.1, "momentum": 0.01, "adam": 0.001},
-    "quadratic": {"sgd": 0.02, "momentum": 0.002, "adam": 0.01},
-}
-"""By workload and optimizer; one of momentum acts tenfold in the end."""
-
 
 def check_batches(batches: tuple[tuple[str, int], ...], *, target: Target, faults: tuple[Fault, ...]) -> None:
     """Raises BadInput where the workers would not know that they have no data left, or a fault would never happen."""

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from ..anomalies import Anomaly
 from ..errors import PsconformError
 from ..history.manifest import write_json
+from ..probe import SAMPLES
 from ..verdict import Status, Verdict
 from ..workloads.equivalence import ACCURACY, Equivalence, EquivalenceTest
 from .calibrate import NotLinear
@@ -99,7 +100,7 @@ class Series:
         The number of pairs is that of the runs asked for, fixed before the first of them.
         """
         plan = self.plans[0]
-        if plan.workload.name != "digits" or plan.layout.update != "async" or len(self.plans) < 2:
+        if SAMPLES not in plan.workload.shows or plan.layout.update != "async" or len(self.plans) < 2:
             return None
         if len({each.workload.seed for each in self.plans}) < len(self.plans):
             return None  # a replay: the runs are of one seed, and say nothing of others

@@ -17,7 +17,7 @@ from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.containers import DockerLauncher
 from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
-from ..probe import UNIT
+from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, learning_rate
 from .containers import Containers, need_gpus
 from .execute import execute
@@ -106,9 +106,9 @@ class Session:
 
     def _plain_ledger(self, plan: Plan, launcher: Launcher, workload: Workload) -> None:
         """Order is judged only where a plain ledger of the same set-up is clean: run one first, into ``plain``."""
-        if workload.name != "decayed-ledger":
+        if ORDER not in workload.shows:
             return
-        plain = msgspec.structs.replace(workload, name="ledger")
+        plain = msgspec.structs.replace(workload, name=Ledger.name)
         self.clusters += 1
         execute(_calm(plan), launcher, folder=plan.out / PLAIN, layout=plan.layout, workload=plain)
 

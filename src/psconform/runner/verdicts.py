@@ -14,6 +14,7 @@ from ..checks import all_checks, judge_history
 from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
+from ..probe import ORDER, Ledger
 from ..verdict import Verdict, exit_code
 from .curves import Curves, curves_of
 from .timing import Timing, timing_of
@@ -71,7 +72,7 @@ def judge_folder(folder: Path) -> Judged:
     """
     manifest = Manifest.read(folder)
     history = load_history(folder, manifest)
-    if manifest.workload.name == "decayed-ledger":
+    if ORDER in manifest.workload.shows:
         history = dataclasses.replace(history, plain=_plain(folder / PLAIN, manifest))
     if manifest.layout.replication != "between-graph" and not manifest.workload.is_ledger:
         history = dataclasses.replace(history, twin=_twin(folder / TWIN, manifest))
@@ -91,10 +92,10 @@ def _plain(folder: Path, manifest: Manifest) -> str | None:
     if not folder.is_dir():
         return None
     plain = Manifest.read(folder)
-    same = msgspec.structs.replace(manifest.workload, name="ledger")
+    same = msgspec.structs.replace(manifest.workload, name=Ledger.name)
     if (plain.layout, plain.workload, plain.claims) != (manifest.layout, same, manifest.claims):
         return "it is a run of another set-up"
-    amounts = {check.name for check in all_checks() if "decayed-ledger" not in check.workloads}
+    amounts = {check.name for check in all_checks() if manifest.workload.name not in check.workloads}
     found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
     verdicts = [v for v in found if v.status in ("violated", "unknown")]
     return ", ".join(f"{verdict.guarantee} {verdict.status}" for verdict in verdicts)

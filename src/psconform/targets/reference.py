@@ -11,7 +11,7 @@ from ..errors import BadInput
 from ..layout import Layout
 from ..options import OF_TRAINERS
 from ..probe import UNIT
-from ..workloads import WORKLOADS
+from ..workloads import all_workloads
 from .compose import PREFIX, load_compose
 from .defects import DEFECTS, Defect
 from .target import OPTIONS, Job, Target
@@ -59,7 +59,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         unit=_unit,
         preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects", f"{_MODULE}.replica"),
         defects=tuple(DEFECTS),
-        workloads=tuple(WORKLOADS),
+        workloads=tuple(all_workloads()),
         modes=OPTIONS,
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..options import REDUCTIONS, UPDATES
-from ..workloads import WORKLOADS
+from ..workloads import find_workload
 from .target import IMAGE, OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -82,8 +82,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         if reduction not in REDUCTIONS:
             raise BadInput(f"{path}: reductions", "unknown reduction", value=reduction, choices=REDUCTIONS)
     for workload in file.workloads:
-        if workload not in WORKLOADS:
-            raise BadInput(f"{path}: workloads", "unknown workload", value=workload, choices=WORKLOADS)
+        find_workload(workload, place=f"{path}: workloads")
     jobs = {"worker": _job(path, "worker", file.jobs.worker, file.env)}
     if file.jobs.ps is not None:  # else replicas that exchange gradients by all-reduce
         jobs["ps"] = _job(path, "ps", file.jobs.ps, file.env)

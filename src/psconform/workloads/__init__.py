@@ -1,10 +1,28 @@
-"""What is trained. The ledger itself lives in probe.py, because trainers must reach it without psconform."""
+"""What is trained. The classes are in probe.py and trained.py, which trainers must reach without psconform."""
 
-WORKLOADS = {
-    "ledger": "one-hot gradients that turn the parameters into a count of what was applied",
-    "decayed-ledger": "the same with decay at the servers: a slot tells how old it is, so one read gives the order",
-    "dense-ledger": "gradients of many magnitudes: shows which was compressed, clipped or rounded, and how",
-    "quadratic": "a quadratic with known optimum and condition number: the rate of convergence against theory",
-    "digits": "softmax regression or a small MLP on handwritten digits, against serial SGD",
-}
-"""Workloads by name, with one line each."""
+from __future__ import annotations
+
+from ..errors import BadInput
+from ..probe import Workload, workloads
+
+__all__ = ["all_workloads", "find_workload"]
+
+
+def all_workloads() -> dict[str, type[Workload]]:
+    """All workloads by name, those of other packages among them.
+
+    Raises:
+        BadInput: an entry point of another package cannot be loaded.
+    """
+    try:
+        return dict(workloads())
+    except Exception as error:
+        raise BadInput("entry points psconform.workloads", f"{type(error).__name__}: {error}") from error
+
+
+def find_workload(name: str, *, place: str) -> type[Workload]:
+    """The class of a workload; raises BadInput, naming the place, if there is none."""
+    found = all_workloads()
+    if name not in found:
+        raise BadInput(place, "unknown workload", value=name, choices=found)
+    return found[name]
