@@ -17,7 +17,7 @@ from psconform.faults.kinds import kinds
 from psconform.faults.plan import plan_text
 from psconform.faults.when import SENT
 from psconform.plugin import chosen, need, tally
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 Judge = Callable[..., Run]
 STEPS = 40

@@ -13,7 +13,7 @@ from psconform.faults.partitions import region
 from psconform.faults.when import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen, need
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 from .covering import SLOW_CLOSE, UPDATE, Case, factors_of
 from .survive import STEPS, Judge, crossed, must_survive, part_of, survives

@@ -11,7 +11,7 @@ import pytest
 from psconform.faults.plan import parse_plan
 from psconform.layout import Layout
 from psconform.plugin import chosen
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 from .covering import UPDATE
 from .survive import STEPS, Judge, anywhere, crossed, must_survive

@@ -13,7 +13,7 @@ from psconform.faults.kinds import drawn_kinds
 from psconform.faults.random_plan import draw
 from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 from .survive import STEPS, Judge, anywhere, available, lacking, must_survive, survives, trains
 

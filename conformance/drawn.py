@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from psconform.api import Run, check
 from psconform.plugin import chosen
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 Judge = Callable[..., Run]
 Numbers = st.SearchStrategy[int]

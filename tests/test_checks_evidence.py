@@ -8,7 +8,7 @@ import pytest
 
 from psconform.errors import BadInput
 from psconform.probe import EventLog, Probe
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 from psconform.targets.target import fill
 from psconform.targets.toml import load_target
 

@@ -11,7 +11,7 @@ from psconform.runner.dry import dry_run
 from psconform.runner.plan import make_plan
 from psconform.targets import compose_file
 from psconform.targets.compose import load_compose
-from psconform.targets.reference import find_target
+from psconform.targets.lookup import find_target
 
 pytestmark = pytest.mark.engine
 

@@ -109,6 +109,24 @@ class Robust(Trained):
     def model_of(cls, spec):
         return PseudoHuber()
 '''
+TARGET = '''
+"""The small trainer over sockets."""
+
+from dataclasses import replace
+
+from psconform.claims import DEFAULTS
+from psconform.targets.target import Job, Ready, Target
+
+WORDS = ("--job={job}", "--index={index}", "--ps={ps_hosts}", "--update={update}", "--reduction={reduction}")
+COMMAND = ("{python}", "PROGRAM", *WORDS)
+TARGET = Target(
+    name="sockets",
+    about="a trainer of a hundred lines over sockets",
+    jobs={"ps": Job(COMMAND, ready=Ready(port=True), exits=False), "worker": Job(COMMAND)},
+    claims={"sync": DEFAULTS["sync"], "async": DEFAULTS["async"]},
+    tf_config=False,
+)
+'''.replace("PROGRAM", str(SOCKETS.parent / "socket_ps.py"))
 TWICE = CHECK.replace('"X1"', '"S1"')
 
 
@@ -231,3 +249,38 @@ def test_a_workload_that_cannot_be_loaded_is_named(added):
     assert listed.returncode == 3
     assert "entry points psconform.workloads: ModuleNotFoundError: No module named 'nonsense'" in listed.stderr
     assert "Traceback" not in listed.stderr
+
+
+def test_a_target_is_listed_and_judged(added, tmp_path):
+    write, psconform = added
+    write(TARGET, "psconform.targets", "extra:TARGET")
+    assert "a trainer of a hundred lines over sockets" in psconform("list", "targets").stdout
+    command = ["run", "sockets", "--layout", "ps=1,worker=2", "--steps", "20"]
+    run = psconform(*command, "--out", str(tmp_path / "run"))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "psconform run sockets" in run.stdout  # run again
+    replayed = psconform("replay", str(tmp_path / "run"), "--times", "1", "--out", str(tmp_path / "again"))
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    (tmp_path / "extra.py").write_text(TARGET.replace("*WORDS)", '*WORDS, "--drop")'), encoding="utf-8")
+    dropped = psconform(*command)
+    assert dropped.returncode == 1, dropped.stdout + dropped.stderr
+    refused = psconform(*command, "--quorum", "1")
+    assert (refused.returncode, "target sockets has no such option" in refused.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "says"),
+    [
+        ("TARGET = 1", "extra:TARGET", "must be a psconform.targets.target.Target, got 'extra:TARGET'"),
+        (TARGET.replace('"sockets"', '"reference"'), "extra:TARGET", "has the name of another target, got 'reference'"),
+        ("import nonsense", "extra:TARGET", "cannot be loaded: ModuleNotFoundError"),
+    ],
+)
+def test_a_target_that_cannot_be_is_named(added, text, value, says):
+    write, psconform = added
+    write(text, "psconform.targets", value)
+    for command in (("list", "targets"), ("run", "sockets")):
+        refused = psconform(*command)
+        assert refused.returncode == 3
+        assert f"entry point extra of psconform.targets: {says}" in refused.stderr
+        assert "Traceback" not in refused.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from .errors import BadInput
 
@@ -18,9 +20,20 @@ def load(package: str, group: str, *, ending: str = "") -> None:
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if module.name.endswith(ending):
             importlib.import_module(module.name)
+    for _ in entries(group):
+        pass
+
+
+def entries(group: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """What the entry points of this group name, in whatever packages are installed.
+
+    Raises:
+        BadInput: an entry point cannot be loaded.
+    """
     for point in entry_points(group=group):
         try:
-            point.load()
+            value = point.load()
         except Exception as error:
             problem = f"cannot be loaded: {type(error).__name__}: {error}"
             raise BadInput(f"entry point {point.name} of {group}", problem, value=point.value) from error
+        yield point, value

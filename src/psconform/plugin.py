@@ -183,7 +183,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _check_target(target: str) -> None:
     from .errors import BadInput
-    from .targets.reference import find_target
+    from .targets.lookup import find_target
 
     try:
         find_target(target)

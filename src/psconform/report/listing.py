@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
 from ..layout import NAMED, Layout
 from ..targets.defects import DEFECTS
-from ..targets.reference import REGISTERED
+from ..targets.lookup import named_targets
 from ..workloads import all_workloads
 
 Rows = list[dict[str, Any]]
@@ -83,16 +83,16 @@ def _compatibility() -> Rows:
     return rows
 
 
+def _targets() -> Rows:
+    return [{"name": name, "about": about} for name, about in named_targets().items()]
+
+
 def _workloads() -> Rows:
     return [{"name": name, "about": kind.about} for name, kind in all_workloads().items()]
 
 
-def _about(lines: Mapping[str, str]) -> Callable[[], Rows]:
-    return lambda: [{"name": name, "about": about} for name, about in lines.items()]
-
-
 LISTS: dict[str, Callable[[], Rows]] = {
-    "targets": _about(REGISTERED),
+    "targets": _targets,
     "workloads": _workloads,
     "checks": _checks,
     "layouts": _layouts,

@@ -16,7 +16,8 @@ from ..faults.plan import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
 from ..history.reasons import Missed
 from ..layout import Layout
-from ..targets.reference import find_target
+from ..targets.lookup import find_target
+from ..targets.reference import MODULE, REFERENCE
 from .containers import Limits, containers_of
 from .layout_file import FILE, read_layout
 from .plan import FAULTS, Plan
@@ -35,7 +36,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
     """
     manifest = Manifest.read(folder)
     workload, layout = manifest.workload, manifest.layout
-    name = manifest.target if manifest.target == "reference" else manifest.source
+    name = REFERENCE if manifest.source == MODULE else manifest.source
     limits = _limits(folder, manifest)
     target = find_target(
         name,

@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..layout import Layout
 from ..options import OPTIONS, Options
 from ..targets.defects import DEFECTS, Defect
-from ..targets.reference import find_target
+from ..targets.lookup import find_target
 from .plan import MAX_SEED, Plan, make_plan
 
 MAX_RUNS = 10_000

@@ -23,7 +23,8 @@ from ..layout import Layout
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
 from ..targets.compose import PREFIX, load_compose
 from ..targets.defects import DEFECTS
-from ..targets.reference import find_target
+from ..targets.lookup import find_target
+from ..targets.reference import MODULE, REFERENCE
 from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
@@ -217,7 +218,7 @@ def make_plan(options: Options) -> Plan:
         checkpoint_every=interval,
         checkpoint_seconds=seconds,
         patience_s=patience_s,
-        spelled=target if target == "reference" else found.source,
+        spelled=REFERENCE if found.source == MODULE else found.source,
         containers=containers,
     )
 

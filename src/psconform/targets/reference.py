@@ -1,10 +1,9 @@
-"""The reference trainer as a Target, and the registry of named targets."""
+"""The reference trainer as a Target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ..claims import DEFAULTS
 from ..errors import BadInput
@@ -12,12 +11,12 @@ from ..layout import Layout
 from ..options import OF_TRAINERS
 from ..probe import UNIT
 from ..workloads import all_workloads
-from .compose import PREFIX, load_compose
 from .defects import DEFECTS, Defect
 from .target import OPTIONS, Job, Target
-from .toml import load_target
 
-_MODULE = "psconform.reference_impl"
+REFERENCE = "reference"
+ABOUT = "the minimal TensorFlow ps/worker trainer that comes with psconform"
+MODULE = "psconform.reference_impl"
 PHASES = dict.fromkeys(("initialising", "checkpointing", "restoring"), "worker:0")
 RECOVERS = {"recovery": "checkpoint", "liveness": "progress"}
 
@@ -44,23 +43,22 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
     command: tuple[str, ...] = (
         "{python}",
         "-m",
-        _MODULE,
+        MODULE,
         *(f"{option.flag}={{{option.placeholder}}}" for option in OF_TRAINERS),
         "--gpus={gpus}",
     )
     if defect:
         command += (f"--defect={defect}",)
-    job = Job(command, entry=f"{_MODULE}.__main__:main")
+    job = Job(command, entry=f"{MODULE}.__main__:main")
     return Target(
-        name="reference",
-        source=_MODULE,
+        name=REFERENCE,
+        source=MODULE,
         jobs={"ps": job, "worker": job},
         claims={update: replace(claims, **RECOVERS) for update, claims in DEFAULTS.items()},
         unit=_unit,
-        preload=(f"{_MODULE}.trainer", f"{_MODULE}.defects", f"{_MODULE}.replica"),
+        preload=(f"{MODULE}.trainer", f"{MODULE}.defects", f"{MODULE}.replica"),
         defects=tuple(DEFECTS),
         workloads=tuple(all_workloads()),
-        modes=OPTIONS,
         exchanges=("ps", "all-reduce"),
         compressions=("none", "topk"),
         batches=True,
@@ -118,28 +116,3 @@ def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) ->
     if "quorum" in defect.mode and not 2 <= layout.quorum < layout.workers:
         problem = f"defect {name} needs at least 2 and less than all {layout.workers} workers"
         raise BadInput("--quorum", problem, value=layout.quorum)
-
-
-REGISTERED = {"reference": "the minimal TensorFlow ps/worker trainer that comes with psconform"}
-
-
-def find_target(
-    name: str, *, defect: str = "", layout: Layout | None = None, steps: int | None = None, **options: str
-) -> Target:
-    """A registered target by name, ``compose:FILE``, or the target file at that path; raises BadInput.
-
-    The layout, the steps and the other options (workload, compression) are those in which a defect is to show.
-    """
-    if name == "reference":
-        return reference(defect, layout=layout, steps=steps, **options)
-    if name.startswith(PREFIX):
-        if defect:
-            raise BadInput("--defect", "only the reference trainer has seeded defects", value=defect)
-        return load_compose(Path(name.removeprefix(PREFIX)))
-    path = Path(name)
-    if not path.is_file() and not name.endswith(".toml"):
-        hint = "Or give the path of a target.toml"
-        raise BadInput("TARGET", "no such target", value=name, choices=REGISTERED, hint=hint)
-    if defect:
-        raise BadInput("--defect", "only the reference trainer has seeded defects", value=defect)
-    return load_target(path)

@@ -61,19 +61,27 @@ class Job:
 class Target:
     """A system under test.
 
-    ``unit(layout)`` is the magnitude that one gradient, applied once, leaves in a slot, or None: calibrate first.
-    ``claims`` by update mode; an update mode without claims is not supported. ``modes`` are those of ``OPTIONS`` that
-    it takes. ``exchanges``: through parameter servers (ps), by all-reduce of replicas, or both. ``batches``: its
-    workers look up in ``probe.due`` how many steps they have data for. ``phases`` are those that its tasks say with
-    ``probe.at``, each with who does, a task or a job; None: not known. ``shared``: all tasks have one
-    cluster spec. ``push_alone``: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
-    ``image`` is what its tasks run in, if they are containers; empty: the reference trainer's.
+    Attributes:
+        name: as ``psconform run`` takes it, if another package has it in its entry points.
+        jobs: how tasks of ``ps`` and ``worker`` are started.
+        claims: by update mode; a mode without claims is not supported.
+        source: where it is described.
+        about: one line, for ``psconform list targets``.
+        unit: the magnitude that one gradient, applied once, leaves in a slot, by layout; None: calibrate first.
+        preload: modules that a warm process imports before it forks tasks; None: tasks are started cold.
+        exchanges: through parameter servers (``ps``), by ``all-reduce`` of replicas, or both.
+        batches: its workers look up in ``probe.due`` how many steps they have data for.
+        phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
+        shared: all tasks have one cluster spec.
+        push_alone: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
+        image: in which its tasks run, if they are containers; empty: the reference trainer's.
     """
 
     name: str
-    source: str
     jobs: Mapping[str, Job]
     claims: Mapping[str, Claims]
+    source: str = ""
+    about: str = ""
     reductions: tuple[str, ...] = REDUCTIONS
     unit: Callable[[Layout], float] | None = None
     preload: tuple[str, ...] | None = None
@@ -81,7 +89,6 @@ class Target:
     here: Path = field(default_factory=Path.cwd)
     defects: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ("ledger",)
-    modes: tuple[str, ...] = ()
     exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
     batches: bool = False
@@ -94,6 +101,11 @@ class Target:
     def fixed(self) -> bool:
         """Nobody tells its tasks where the others are: they know each other by name."""
         return False
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Those of ``OPTIONS`` that it takes."""
+        return tuple(mode for mode in OPTIONS if self.uses(mode))
 
     def uses(self, placeholder: str) -> bool:
         """A command or an environment value of a job contains it."""

@@ -13,7 +13,7 @@ from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..options import REDUCTIONS, UPDATES
 from ..workloads import find_workload
-from .target import IMAGE, OPTIONS, PLACEHOLDERS, Job, Ready, Target, fill
+from .target import IMAGE, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
 
@@ -89,8 +89,8 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
     if file.jobs.ps is None and "async" in claims:
         hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
         raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
-    modes = tuple(mode for mode in OPTIONS if any(job.uses(mode) for job in jobs.values()))
-    if {"optimizer", "schedule"} & set(modes) and not any(job.uses("learning_rate") for job in jobs.values()):
+    used = {name for name in ("optimizer", "schedule", "learning_rate") if any(job.uses(name) for job in jobs.values())}
+    if used and "learning_rate" not in used:
         hint = "With an optimizer or a schedule the learning rate is the trainer's to apply"
         raise BadInput(f"{path}: jobs", "take {optimizer} or {schedule} without {learning_rate}", hint=hint)
     return Target(
@@ -102,7 +102,6 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
-        modes=modes,
         compressions=tuple(file.compressions),
         batches=file.batches,
         shared=file.cluster_spec == "shared",
