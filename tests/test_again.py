@@ -23,6 +23,7 @@ from psconform.layout import Layout
 from psconform.options import Options
 from psconform.runner import again
 from psconform.runner.again import Seen, changed, keep, stored_plan
+from psconform.runner.folder import new_folder, new_manifest
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import Try, as_it_was, attempt, candidates, shrink
@@ -387,3 +388,13 @@ def test_where_nothing_can_be_made_nothing_is_lost(tmp_path):
     assert not list(tmp_path.iterdir())
     run_folder(tmp_path / "run")
     assert not list(tmp_path.iterdir()), "asking whether it can be made leaves nothing"
+
+
+def test_a_target_file_that_calls_itself_reference_is_replayed_as_that_file(tmp_path):
+    text = (Path(__file__).parent / "socket_ps" / "target.toml").read_text(encoding="utf-8")
+    (tmp_path / "target.toml").write_text(text.replace('"socket-ps"', '"reference"'), encoding="utf-8")
+    plan = make_plan(Options(str(tmp_path / "target.toml"), out=tmp_path / "run", steps=5))
+    new_manifest(new_folder(plan.out), plan, layout=plan.layout, workload=plan.workload)
+    again = stored_plan(plan.out, out=tmp_path / "again")
+    assert again.target.source == plan.target.source == str(tmp_path / "target.toml")
+    assert "psconform run reference" not in again.repeat
