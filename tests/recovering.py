@@ -83,7 +83,8 @@ class Job:
             for job, n in (("ps", ps), ("worker", workers))
         }
         self.folder, self.cluster, self.steps = folder, addresses, steps
-        self.argv = ["--update", update, "--reduction", "sum", *(["--defect", defect] if defect else []), *options]
+        reduction = ["--reduction", "sum"] if update == "sync" else []
+        self.argv = ["--update", update, *reduction, *(["--defect", defect] if defect else []), *options]
         self.environment = dict(environment)
         self.control = socket.create_server(("127.0.0.1", 0)) if "strikes" in spec else None
         self._struck: socket.socket | None = None

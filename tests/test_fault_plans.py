@@ -48,7 +48,9 @@ def test_a_plan_says_what_strikes_whom_and_when():
     assert str(stall) == "worker:1->ps:0@20..25"
     assert stall.strikes == [
         {"task": "worker:1", "phase": "before-push", "step": 20},
+        {"task": "worker:1", "phase": "after-push", "step": 20},
         {"task": "worker", "phase": "before-push", "step": 25},
+        {"task": "worker", "phase": "after-push", "step": 25},
     ]
     assert (kill.task, kill.when.after_s, kill.restart_after_s, kill.heals) == (Task("ps", 2), 1.5, 0.2, True)
     assert [fault.option for fault in (stall, kill)] == ["--faults", "--kill"]
@@ -57,8 +59,13 @@ def test_a_plan_says_what_strikes_whom_and_when():
 def test_a_worker_that_must_get_there_may_be_named():
     (kill,) = parsed(entry(kind="kill", task="ps:0", at="worker:1@after-push:20"))
     assert kill.strikes == [{"task": "worker:1", "phase": "after-push", "step": 20}]
-    (stall,) = parsed(entry(kind="stall", links="worker:1->ps:0", at=3, until="worker:2@9"))
-    assert [strike["task"] for strike in stall.strikes] == ["worker:1", "worker:2"]
+    (stall,) = parsed(entry(kind="stall", links="worker:1->ps:0", at="after-push:3", until="worker:2@9"))
+    assert [(strike["task"], strike["phase"], strike["step"]) for strike in stall.strikes] == [
+        ("worker:1", "after-push", 3),
+        ("worker:1", "after-push", 4),  # an answer to a push that was sent since
+        ("worker:2", "before-push", 9),
+        ("worker:2", "after-push", 9),
+    ]
     (short,) = parse_faults(kill=["ps:0@worker:1@after-push:20"], restart_after="1s", layout=LAYOUT, steps=STEPS)
     assert short == kill
 

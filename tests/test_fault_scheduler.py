@@ -42,11 +42,11 @@ def sentences(scheduler):
     return [str(missed) for missed in scheduler.missing()]
 
 
-def arrive(control, task, step):
+def arrive(control, task, step, phase="before-push"):
     """As a probe does that is at a phase at which a fault is to be injected."""
     host, _, port = control.address.rpartition(":")
     line = socket.create_connection((host, int(port)))
-    line.sendall(json.dumps({"task": task, "phase": "before-push", "step": step}).encode() + b"\n")
+    line.sendall(json.dumps({"task": task, "phase": phase, "step": step}).encode() + b"\n")
     return line
 
 
@@ -187,6 +187,54 @@ def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
     began, ended = slows.done
     assert ended - began >= (0.3 if passes else 0.5)
     assert bool(scheduler.missing()) is not passes
+
+
+def test_a_worker_waits_for_a_look_at_its_links_once_it_has_an_answer(launcher, tmp_path):
+    """It may have no steps left, and its connections go with it: what they show is seen now or never."""
+    (fault,) = parse_plan(
+        'fault = [{kind = "slice", links = "worker:1->ps:0", at = 4, until = 9}]',
+        place="plan",
+        layout=Layout(ps=1, workers=2),
+        steps=10,
+    )
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+
+    class Brief(Slows):
+        """What shows the fault, and its end, is there only while the worker waits."""
+
+        worker = None
+
+        def _waits(self):
+            try:
+                return self.worker is not None and not self.worker.recv(16, socket.MSG_PEEK)
+            except BlockingIOError:
+                return True
+
+        def evidence(self):
+            return "5 bytes passed" if self._waits() else ""
+
+        def healed(self):
+            return "3 bytes came through" if self._waits() else ""
+
+    brief = Brief(replace(fault, task=VICTIM, region=""), launcher)
+    with Control() as control:
+        scheduler = FaultScheduler({fault: brief}, control, log, restart=lambda _: None)
+        (one,) = scheduler._all
+        for step, phase, state in (
+            (4, "before-push", State.INJECTED),
+            (4, "after-push", State.OBSERVED),
+            (9, "before-push", State.HEALING),
+            (9, "after-push", State.HEALED),
+        ):
+            with arrive(control, "worker:1", step, phase) as line:
+                line.setblocking(False)
+                brief.worker = line if phase == "after-push" else None
+                deadline = time.monotonic() + LONG_S
+                while one.state is not state:
+                    assert time.monotonic() < deadline, (step, phase, one.state)
+                    scheduler.tick(heard_s=0.0)
+    log.close()
+    assert not scheduler.missing()
 
 
 def test_that_nobody_makes_progress_does_not_end_what_nobody_has_met_yet(launcher, tmp_path):

@@ -9,7 +9,7 @@ from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
 from .kinds import NETWORK, kinds
-from .when import SENT, When
+from .when import AFTER_PUSH, PHASES, SENT, When
 
 NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
 """What faults of the disk are of: those that damage a file, and those that last."""
@@ -113,11 +113,20 @@ class Fault:
 
     @property
     def strikes(self) -> list[dict[str, str | int | None]]:
-        """The phases that matter to it, for the probe: [{task, phase, step}]."""
+        """The phases that matter to it, for the probe: [{task, phase, step}].
+
+        Of a fault of links the worker stops once more, when it has the answer to its next push: bytes have passed by
+        then, and psconform looks while the connection that shows it is there. A worker with few steps left would be
+        gone before the next look.
+        """
         found: list[dict[str, str | int | None]] = []
         for task, when in ((self.where, self.when), (self.ends_where, self.until)):
-            if when is not None and when.phase:
-                found.append({"task": task, "phase": when.said, "step": when.step})
+            if when is None or not when.phase:
+                continue
+            found.append({"task": task, "phase": when.said, "step": when.step})
+            if self.links and when.step is not None and when.phase in PHASES:
+                answered = when.step + (when.phase == AFTER_PUSH)
+                found.append({"task": task, "phase": AFTER_PUSH, "step": answered})
         return found
 
 

@@ -12,7 +12,8 @@ from ..times import parse_seconds, spell
 BEFORE_PUSH = "before-push"
 SENT = "sent"
 """A push has been sent, and not been answered: psconform holds the answers back, so the network must be proxied."""
-PHASES = (BEFORE_PUSH, SENT, "after-push")
+AFTER_PUSH = "after-push"
+PHASES = (BEFORE_PUSH, SENT, AFTER_PUSH)
 """Phases of each step that need no word of the trainer's; it may say others."""
 MAX_S = 3600.0
 _PHASE = re.compile(r"[a-z][a-z-]{1,40}")

@@ -274,6 +274,14 @@ class FaultScheduler:
                 self._inject(one, arrival)
             except PsconformError as error:
                 self._failed(one, error)
+        for one in (one for one in self._all if one.fault.links):
+            try:
+                if one.state in ACTIVE:
+                    self._watch(one, time.monotonic())
+                elif one.state is State.HEALING:
+                    self._watch_healing(one, time.monotonic())
+            except PsconformError as error:
+                self._failed(one, error)
         self._release(arrival)
 
     def _inject(self, one: _Scheduled, arrival: Arrival | None) -> None:
