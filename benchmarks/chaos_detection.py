@@ -36,7 +36,7 @@ from psconform.errors import PsconformError
 from psconform.faults.kinds import drawn_kinds
 from psconform.layout import Layout
 from psconform.options import UPDATES
-from psconform.runner.again import Fails, stored_plan
+from psconform.runner.replay import Fails, stored_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import as_it_was, shrink
 from psconform.runner.verdicts import judge_folder

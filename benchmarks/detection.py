@@ -34,7 +34,7 @@ from psconform.errors import PsconformError
 from psconform.faults.kinds import NETWORK, drawn_kinds, kinds
 from psconform.layout import Layout
 from psconform.options import Options
-from psconform.runner.draw import drawn
+from psconform.runner.random_layouts import drawn
 from psconform.runner.session import Session
 from psconform.targets.defects import DEFECTS, Defect
 

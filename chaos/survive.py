@@ -14,8 +14,8 @@ from psconform import doctor
 from psconform.api import Run
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import kinds
-from psconform.faults.plan import plan_text
-from psconform.faults.when import SENT
+from psconform.faults.plan_file import plan_text
+from psconform.faults.trigger import SENT
 from psconform.plugin import chosen, need, tally
 from psconform.targets.lookup import find_target
 

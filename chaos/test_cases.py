@@ -10,7 +10,7 @@ import pytest
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import NETWORK, kinds
 from psconform.faults.partitions import region
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen, need
 from psconform.targets.lookup import find_target

@@ -11,7 +11,7 @@ import pytest
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.partitions import region
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 

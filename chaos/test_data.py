@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.layout import Layout
 from psconform.plugin import chosen
 from psconform.targets.lookup import find_target

@@ -8,7 +8,7 @@ import pytest
 
 from psconform.faults.fault import FOLDER, NEWEST, Fault
 from psconform.faults.kinds import kinds
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.layout import Task
 
 from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives

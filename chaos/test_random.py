@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psconform.faults.fault import Fault
+from psconform.faults.fault_generator import draw
 from psconform.faults.kinds import drawn_kinds
-from psconform.faults.random_plan import draw
 from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.lookup import find_target

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from psconform.faults.links import Links
+from psconform.faults.proxies import Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Task
 from psconform.plugin import need
-from psconform.runner.network import serve
+from psconform.runner.proxy_setup import serve
 
 PS, WORKERS = Task("ps", 0), [Task("worker", 0), Task("worker", 1)]
 SOON_S, LONG_S = 0.5, 20.0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psconform.anomalies import DETECTORS, find_anomalies
-from psconform.history.told import Poisoned
+from psconform.history.records import Poisoned
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 

@@ -9,7 +9,7 @@ import pytest
 from psconform.errors import PsconformError
 from psconform.faults.container_faults import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, Pauses, Rate
 from psconform.faults.control import Control
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.probe import EventLog
 from psconform.runner.fault_scheduler import FaultScheduler
 

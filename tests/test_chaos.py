@@ -75,7 +75,7 @@ def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():
 NEVER = """
 import pytest
 from psconform.suites.chaos.survive import must_survive, tally
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.layout import Layout
 
 @pytest.mark.parametrize("number", range(RUNS))
@@ -89,9 +89,9 @@ from psconform.suites.chaos.test_undecided import *
 
 
 NO_PROXIES = """
-import psconform.faults.server as server
+import psconform.faults.toxiproxy_install as server
 from psconform.suites.chaos.survive import must_survive
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.layout import Layout
 
 server.set_up = lambda **_: server.Search(None, (("PATH", "has none"), ("go install", "there is no go")))

@@ -9,8 +9,8 @@ import pytest
 
 from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.fault import NEWEST, Fault
-from psconform.faults.when import When
-from psconform.history.told import Struck
+from psconform.faults.trigger import When
+from psconform.history.records import Struck
 from psconform.report.text import explain
 
 from .scenes import injector_of

@@ -9,7 +9,7 @@ import pytest
 
 from psconform.history.build import load_history
 from psconform.history.columns import Odd
-from psconform.history.scale import rescaled
+from psconform.history.weights import rescaled
 
 from . import bugs
 from .simulate import Trainer

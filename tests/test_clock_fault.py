@@ -20,7 +20,7 @@ from psconform.faults.clock_faults import Jumps
 from psconform.faults.control import Arrival, _ahead_s
 from psconform.faults.fault import Fault
 from psconform.faults.kinds import kinds
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 from psconform.runner.session import Session

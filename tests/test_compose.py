@@ -7,7 +7,7 @@ import pytest
 from psconform.errors import BadInput, PsconformError
 from psconform.layout import Layout, Task
 from psconform.options import Options
-from psconform.runner.dry import dry_run
+from psconform.runner.dry_run import dry_run
 from psconform.runner.plan import make_plan
 from psconform.targets import compose_file
 from psconform.targets.compose import load_compose

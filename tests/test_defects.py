@@ -7,7 +7,7 @@ import json
 import pytest
 
 from psconform.errors import BadInput
-from psconform.faults.random_plan import drawn_plan
+from psconform.faults.fault_generator import drawn_plan
 from psconform.layout import Layout
 from psconform.options import UPDATES
 from psconform.plugin import need

@@ -14,7 +14,7 @@ from psconform import judge
 from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.fault import NEWEST, Fault
 from psconform.faults.kinds import kinds
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.runner.mount import mounted
 from psconform.runner.session import Session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,10 @@ def test_decision_has_its_parts_and_is_in_the_index(page):
     index = page.with_name("README.md").read_text(encoding="utf-8")
     assert f"{number}. [{title}]({page.name})\n" in index
     assert page.name.startswith(f"{int(number):04}-")
+
+
+def test_no_two_modules_of_psconform_share_a_name():
+    names = Counter(
+        path.name for path in (ROOT / "src" / "psconform").rglob("*.py") if "reference_impl" not in path.parts
+    )
+    assert [name for name, count in names.items() if count > 1 and not name.startswith("__")] == []

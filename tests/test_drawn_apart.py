@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from psconform.faults.fault_generator import drawn_plan
 from psconform.faults.kinds import PACKETS, kinds
-from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
 
 LAYOUT = Layout(ps=3, workers=4)

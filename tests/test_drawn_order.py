@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from psconform.faults.fault_generator import drawn_plan
 from psconform.faults.kinds import kinds
-from psconform.faults.random_plan import drawn_plan
 from psconform.layout import Layout
 
 from .test_fault_plans import LAYOUT, STEPS, drawn_for

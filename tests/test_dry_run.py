@@ -13,7 +13,7 @@ from docker.types import DeviceRequest, HostConfig
 
 from psconform.launchers.images import toxiproxy_image, trainer_image
 from psconform.options import Options
-from psconform.runner.dry import API, dry_run
+from psconform.runner.dry_run import API, dry_run
 from psconform.runner.plan import make_plan
 
 LAYOUTS = Path(__file__).parents[1] / "docker" / "layouts"

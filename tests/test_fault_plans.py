@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psconform.errors import BadInput
+from psconform.faults.cli_syntax import parse_faults
 from psconform.faults.fault import Fault
+from psconform.faults.fault_generator import MOST, drawn_plan
 from psconform.faults.kinds import CONTAINER, DISK, PACKETS, drawn_kinds, kinds
 from psconform.faults.partitions import region, talks
-from psconform.faults.plan import load_plan, parse_plan, plan_text
-from psconform.faults.random_plan import MOST, drawn_plan
-from psconform.faults.short import parse_faults
-from psconform.faults.when import When
+from psconform.faults.plan_file import load_plan, parse_plan, plan_text
+from psconform.faults.trigger import When
 from psconform.layout import Layout, Link, Task
 from psconform.options import Options
 from psconform.runner.plan import make_plan
@@ -223,7 +223,7 @@ def test_short_forms_are_plans():
 @pytest.mark.engine
 def test_the_same_plan_in_another_process():
     script = (
-        "from psconform.faults.plan import plan_text; from psconform.faults.random_plan import drawn_plan;"
+        "from psconform.faults.plan_file import plan_text; from psconform.faults.fault_generator import drawn_plan;"
         "from psconform.layout import Layout;"
         "print([plan_text(drawn_plan('random', layout=Layout(), steps=90, seed=seed)) for seed in range(50)])"
     )

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from psconform.errors import PsconformError
+from psconform.faults.cli_syntax import parse_faults
 from psconform.faults.control import Control
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.faults.process_faults import Ends, Stops
-from psconform.faults.short import parse_faults
 from psconform.history.build import _faults as faults_of
 from psconform.history.reader import read_events
 from psconform.history.reasons import Missed

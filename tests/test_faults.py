@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from psconform.api import check
 from psconform.errors import BadInput
+from psconform.faults.cli_syntax import parse_faults
 from psconform.faults.control import Control
-from psconform.faults.short import parse_faults
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.probe import CONTROL, Probe

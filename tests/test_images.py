@@ -39,7 +39,8 @@ def test_what_is_pinned_is_what_psconform_asks_for(name):
 @pytest.mark.engine
 def test_the_stamp_covers_all_code_that_runs_in_the_image():
     code = (
-        "import json, pkgutil, importlib, sys, psconform.faults.pod, psconform.faults.rules, psconform.trained\n"
+        "import json, pkgutil, importlib, sys, psconform.trained\n"
+        "import psconform.faults.iptables, psconform.faults.pod_agent\n"
         "import psconform.reference_impl as r\n"
         "[importlib.import_module(f'{r.__name__}.{m.name}') for m in pkgutil.iter_modules(r.__path__)]\n"
         "print(json.dumps([m for m in sys.modules if m.startswith('psconform.')]))"
@@ -57,7 +58,7 @@ def test_the_wheel_that_goes_in_is_of_this_code(tmp_path):
     images._own_wheel(tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("psconform/probe.py", "psconform/faults/pod.py", "psconform/reference_impl/__main__.py"):
+    for name in ("psconform/probe.py", "psconform/faults/pod_agent.py", "psconform/reference_impl/__main__.py"):
         assert names.count(name) == 1
 
 

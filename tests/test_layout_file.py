@@ -14,11 +14,11 @@ from psconform.launchers.blueprint import Resources
 from psconform.launchers.gpus import gpus, lacking
 from psconform.layout import Layout, Task
 from psconform.options import Options
-from psconform.runner.again import stored_plan
-from psconform.runner.containers import need_gpus
+from psconform.runner.container_setup import need_gpus
 from psconform.runner.folder import new_folder, new_manifest
 from psconform.runner.layout_file import FILE, layout_text, read_layout
 from psconform.runner.plan import make_plan
+from psconform.runner.replay import stored_plan
 
 LAYOUTS = sorted((Path(__file__).parents[1] / "docker" / "layouts").glob("*.toml"))
 SMALL = "[ps]\ncount = 1\n[worker]\ncount = 2\n"

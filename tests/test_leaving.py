@@ -12,10 +12,10 @@ import pytest
 from psconform.checks import judge_history
 from psconform.checks.leaving import leaves_as_declared
 from psconform.errors import BadInput, Malformed
-from psconform.faults.short import parse_faults
+from psconform.faults.cli_syntax import parse_faults
 from psconform.history.manifest import Workload
 from psconform.history.reasons import TaskFailed
-from psconform.history.told import Absence, Harm, Mark, Struck
+from psconform.history.records import Absence, Harm, Mark, Struck
 from psconform.layout import Layout, Task
 from psconform.options import UPDATES, Options
 from psconform.probe import UNIT

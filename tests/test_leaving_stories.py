@@ -11,7 +11,7 @@ from psconform.checks.leaving import leaves_as_declared
 from psconform.checks.straggler import waits_for_slowest
 from psconform.claims import DEFAULTS
 from psconform.faults.kinds import kinds
-from psconform.history.told import Struck
+from psconform.history.records import Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
 

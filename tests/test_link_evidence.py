@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from psconform.faults import network
-from psconform.faults.closing import ClosesLate
-from psconform.faults.held import HeldBack
-from psconform.faults.links import HOUR_MS, Links
-from psconform.faults.plan import parse_plan
+from psconform.faults import link_injector
+from psconform.faults.delayed_close import ClosesLate
+from psconform.faults.plan_file import parse_plan
+from psconform.faults.proxies import HOUR_MS, Links
+from psconform.faults.undelivered_bytes import HeldBack
 from psconform.layout import Layout, Link
 
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
@@ -306,7 +306,7 @@ def test_an_answer_that_another_hold_has_caught_before_is_held_back_by_a_stall(p
 @pytest.mark.parametrize(("kind", "more"), [("cut", ", bytes = 100"), ("reset", "")])
 def test_what_ends_connections_waits_for_the_bytes_that_it_ends_them_by(pair, monkeypatch, kind, more):
     """Who sends them may wait for another meanwhile, that is restarted."""
-    monkeypatch.setattr(network, "ENDS_S", 0.2)
+    monkeypatch.setattr(link_injector, "ENDS_S", 0.2)
     links, near, _ = pair
     text = STALL.replace("stall", kind).replace("ps:0->worker:1", "worker:1->ps:0")
     strikes = disturbs(links, text.replace("until = 2", f"until = 2{more}"))
@@ -322,7 +322,7 @@ def test_what_ends_connections_waits_for_the_bytes_that_it_ends_them_by(pair, mo
 
 def test_what_has_not_ended_a_connection_by_its_bytes_waits_no_longer(pair, monkeypatch):
     """It may end for another reason."""
-    monkeypatch.setattr(network, "ENDS_S", 0.2)
+    monkeypatch.setattr(link_injector, "ENDS_S", 0.2)
     links, near, far = pair
     cut = disturbs(links, STALL.replace("stall", "cut").replace("until = 2", "until = 2, bytes = 5"))
     cut.inject()

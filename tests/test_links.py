@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from psconform.faults.links import HOUR_MS, Links
+from psconform.faults.proxies import HOUR_MS, Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link, Task
 from psconform.plugin import need
-from psconform.runner.network import serve
+from psconform.runner.proxy_setup import serve
 
 from . import proxied
 

@@ -20,7 +20,7 @@ from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.disk_faults import Breaks
 from psconform.faults.fault import FOLDER, Fault
 from psconform.faults.kinds import check_available, kinds
-from psconform.faults.when import When
+from psconform.faults.trigger import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.plugin import need
@@ -289,7 +289,7 @@ def test_a_file_system_that_ends_is_an_error(folder):
     with contextlib.suppress(PsconformError), mounted(folder, whose=lambda group: "") as disk:
         fault = breaks("full", disk)
         fault.inject()
-        (process,) = below(os.getpid(), "psconform.faults.passthrough")
+        (process,) = below(os.getpid(), "psconform.faults.fuse_server")
         process.kill()
         with pytest.raises(PsconformError, match=r"the file system over .* has ended; it said last: "):
             wait_for_ever(fault.evidence)

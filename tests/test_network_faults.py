@@ -16,11 +16,11 @@ import pytest
 from psconform import judge
 from psconform.api import check
 from psconform.errors import PsconformError
-from psconform.faults import server
+from psconform.faults import toxiproxy_install
 from psconform.launchers.local import LocalLauncher
 from psconform.options import Options
-from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
+from psconform.runner.proxy_setup import serve
 from psconform.runner.session import Session
 
 from .test_interrupt import below, until
@@ -177,7 +177,7 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
         plan = write(kind="stop", task="worker:1", at=5, for_="200ms")
         run = judge(str(SOCKETS), faults=plan, out=tmp_path / "other", **sockets)
         assert run.exit_code == 0, run.explain()
-    assert server.find().found is None
+    assert toxiproxy_install.find().found is None
 
 
 @pytest.mark.engine

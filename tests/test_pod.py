@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from psconform.faults.container_traffic import PORTS, InPods
 from psconform.faults.partitions import EVERYBODY
-from psconform.faults.pods import PORTS, InPods
 from psconform.faults.traffic import Flow
 from psconform.layout import Task
 
@@ -21,7 +21,7 @@ A, B = Task("worker", 0), Task("worker", 1)
 
 @contextmanager
 def helper():
-    command = [sys.executable, "-m", "psconform.faults.pod"]
+    command = [sys.executable, "-m", "psconform.faults.pod_agent"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
 
         def ask(**request):

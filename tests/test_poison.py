@@ -13,7 +13,7 @@ import pytest
 
 from psconform.checks.training import finite_parameters
 from psconform.errors import BadInput, Malformed
-from psconform.faults.short import parse_faults
+from psconform.faults.cli_syntax import parse_faults
 from psconform.history.reasons import Missed
 from psconform.layout import Layout
 from psconform.models import Quadratic

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from psconform.errors import BadInput
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.probe import EventLog
 from psconform.runner.plan import make_plan
 from psconform.runner.poison import ran_out
-from psconform.runner.records import Records
+from psconform.runner.progress_tracker import Records
 
 DURABLE = Path(__file__).parent / "socket_ps" / "target_durable.toml"
 

@@ -9,8 +9,8 @@ import pytest
 from psconform.errors import BadInput
 from psconform.layout import Layout
 from psconform.options import Options
-from psconform.runner.draw import make_plans
 from psconform.runner.plan import make_plan
+from psconform.runner.random_layouts import make_plans
 from psconform.targets.toml import load_target
 
 from . import replicas as rings

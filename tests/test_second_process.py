@@ -10,7 +10,7 @@ import pytest
 
 from psconform import judge
 from psconform.api import check
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
 from psconform.faults.process_faults import Twice
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task

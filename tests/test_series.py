@@ -19,11 +19,11 @@ from psconform.cli import app
 from psconform.errors import BadInput, PsconformError
 from psconform.history.manifest import Manifest
 from psconform.options import Options
-from psconform.report.series import one_line, show_series, summary
+from psconform.report.series_summary import one_line, show_series, summary
 from psconform.runner.calibrate import NotLinear
-from psconform.runner.draw import drawn, make_plans
 from psconform.runner.plan import MAX_SEED
 from psconform.runner.progress import Progress
+from psconform.runner.random_layouts import drawn, make_plans
 from psconform.runner.series import Series, run_series
 from psconform.targets.defects import DEFECTS, Defect
 

@@ -15,15 +15,15 @@ import pytest
 from psconform import judge
 from psconform.errors import BadInput
 from psconform.faults.kinds import kinds
-from psconform.faults.links import Links
 from psconform.faults.partitions import EVERYBODY, of_listener
-from psconform.faults.plan import parse_plan
+from psconform.faults.plan_file import parse_plan
+from psconform.faults.proxies import Links
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Layout, Link, Task
 from psconform.options import Options
 from psconform.plugin import need
-from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
+from psconform.runner.proxy_setup import serve
 from psconform.runner.session import Session
 
 from .scenes import injector_of

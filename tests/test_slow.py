@@ -19,7 +19,7 @@ from psconform.layout import Layout
 from psconform.options import Options
 from psconform.report.text import explain
 from psconform.runner.plan import make_plan
-from psconform.runner.slow import MAX_S, parse_slow
+from psconform.runner.stragglers import MAX_S, parse_slow
 from psconform.runner.timing import quantile
 from psconform.runner.timing import time_worker as time_columns
 from psconform.times import spell

@@ -8,13 +8,13 @@ import os
 import pytest
 
 from psconform.errors import BadInput, PsconformError
-from psconform.faults import server
-from psconform.faults.links import HOUR_MS, Links
+from psconform.faults import toxiproxy_install
 from psconform.faults.partitions import EVERYBODY
+from psconform.faults.proxies import HOUR_MS, Links
 from psconform.faults.toxiproxy import Toxiproxy
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Link
-from psconform.runner.network import SERVER, serve
+from psconform.runner.proxy_setup import SERVER, serve
 
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard
 
@@ -207,7 +207,7 @@ def test_what_the_server_refuses_is_one_clear_error(toxiproxy, listener):
 def test_the_server_ends_with_its_tasks(tmp_path):
     with LocalLauncher(preload=None) as launcher:
         running = serve(launcher, log=tmp_path / "toxiproxy.log")
-        assert running.version() == server.VERSION
+        assert running.version() == toxiproxy_install.VERSION
         assert launcher.running == (SERVER,)
         launcher.stop_all()
         with pytest.raises(PsconformError, match="no answer"):
@@ -216,7 +216,7 @@ def test_the_server_ends_with_its_tasks(tmp_path):
 
 def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
     program = tmp_path / "toxiproxy-server"
-    program.write_text(f"#!/bin/sh\necho toxiproxy-server version {server.VERSION}\n[ $# = 1 ] || exit 3\n")
+    program.write_text(f"#!/bin/sh\necho toxiproxy-server version {toxiproxy_install.VERSION}\n[ $# = 1 ] || exit 3\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with LocalLauncher(preload=None) as launcher, pytest.raises(PsconformError, match="said last: toxiproxy-server"):

@@ -14,12 +14,12 @@ import threading
 import pytest
 
 from psconform.errors import PsconformError
-from psconform.faults import server
+from psconform.faults import toxiproxy_install
 from psconform.launchers.local import LocalLauncher
 from psconform.options import Options
 from psconform.plugin import need
-from psconform.runner.network import serve
 from psconform.runner.plan import make_plan
+from psconform.runner.proxy_setup import serve
 from psconform.runner.session import Session
 
 WHICH = shutil.which
@@ -39,7 +39,7 @@ def nowhere(tmp_path, monkeypatch):
     monkeypatch.delenv("TOXIPROXY_URL", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(server, "BESIDE", tmp_path / "environment")
+    monkeypatch.setattr(toxiproxy_install, "BESIDE", tmp_path / "environment")
     (tmp_path / "bin").mkdir()
 
 
@@ -49,21 +49,21 @@ def program(path, text):
 
 
 def test_each_closed_way_says_why():
-    search = server.set_up(releases="http://127.0.0.1:9")
+    search = toxiproxy_install.set_up(releases="http://127.0.0.1:9")
     assert search.found is None
     assert dict(search.closed).keys() == {"TOXIPROXY_URL", "PATH", "cache", "go install", "docker", "download"}
     assert "there is no Go" in search.why_not
     assert "there is no docker" in search.why_not
     assert "Connection refused" in search.why_not
-    assert "Go (there is no go)" in server.ways()
-    assert "(there is no docker)" in server.ways()
+    assert "Go (there is no go)" in toxiproxy_install.ways()
+    assert "(there is no docker)" in toxiproxy_install.ways()
 
 
 def test_one_that_runs_comes_first(toxiproxy, monkeypatch, tmp_path):
-    program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
+    program(tmp_path / "bin" / "toxiproxy-server", f"echo {toxiproxy_install.VERSION}")
     monkeypatch.setenv("TOXIPROXY_URL", toxiproxy.url + "/")
-    found = server.find().found
-    assert (found.how, found.version, found.url) == ("TOXIPROXY_URL", server.VERSION, toxiproxy.url)
+    found = toxiproxy_install.find().found
+    assert (found.how, found.version, found.url) == ("TOXIPROXY_URL", toxiproxy_install.VERSION, toxiproxy.url)
 
 
 @pytest.mark.parametrize(
@@ -76,59 +76,65 @@ def test_one_that_runs_comes_first(toxiproxy, monkeypatch, tmp_path):
     ],
 )
 def test_an_address_where_none_runs_is_no_reason_to_take_another(monkeypatch, tmp_path, url, why):
-    program(tmp_path / "bin" / "toxiproxy-server", f"echo {server.VERSION}")
+    program(tmp_path / "bin" / "toxiproxy-server", f"echo {toxiproxy_install.VERSION}")
     monkeypatch.setenv("TOXIPROXY_URL", url)
-    for search in (server.find(), server.set_up()):
+    for search in (toxiproxy_install.find(), toxiproxy_install.set_up()):
         assert search.found is None
         assert why in search.why_not
     with pytest.raises(PsconformError, match=why):
-        server.need()
+        toxiproxy_install.need()
 
 
 @pytest.mark.parametrize(("said", "taken"), [("2.12.0", True), ("2.13.1", True), ("git", True), ("2.9.0", False)])
 def test_one_that_is_too_old_is_passed_over(tmp_path, said, taken):
     program(tmp_path / "bin" / "toxiproxy-server", f"echo toxiproxy-server version {said}")
-    search = server.find()
+    search = toxiproxy_install.find()
     assert (search.found is not None) == taken
     assert taken or "2.9.0 is older than" in dict(search.closed)["PATH"]
 
 
 def test_one_that_does_not_run_is_passed_over(tmp_path):
     program(tmp_path / "bin" / "toxiproxy-server", "echo broken >&2; exit 1")
-    assert "failed: broken" in dict(server.find().closed)["PATH"]
+    assert "failed: broken" in dict(toxiproxy_install.find().closed)["PATH"]
 
 
 def test_one_that_go_builds_is_kept(tmp_path, monkeypatch, caplog):
-    build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$GOBIN/server"'
+    build = f'echo "$@" >> {tmp_path}/log; printf "#!/bin/sh\\necho {toxiproxy_install.VERSION}\\n" > "$GOBIN/server"'
     program(tmp_path / "bin" / "go", build)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    left = server.cache() / "new-of-one-that-was-killed"
+    left = toxiproxy_install.cache() / "new-of-one-that-was-killed"
     left.mkdir(parents=True)
-    assert server.set_up().found.how == "go install"
-    assert f"Toxiproxy {server.VERSION} is being built with go install" in caplog.text  # it takes a minute
-    assert server.set_up().found.how == server.find().found.how == "cache"
-    assert server.PACKAGE in (tmp_path / "log").read_text()
-    assert sorted(path.name for path in server.cache().iterdir()) == ["lock", "toxiproxy-server"]
+    assert toxiproxy_install.set_up().found.how == "go install"
+    assert f"Toxiproxy {toxiproxy_install.VERSION} is being built with go install" in caplog.text  # it takes a minute
+    assert toxiproxy_install.set_up().found.how == toxiproxy_install.find().found.how == "cache"
+    assert toxiproxy_install.PACKAGE in (tmp_path / "log").read_text()
+    assert sorted(path.name for path in toxiproxy_install.cache().iterdir()) == ["lock", "toxiproxy-server"]
 
 
 def test_one_that_pip_has_brought_is_found_where_its_environment_is_not_activated(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr(server, "_copy", lambda: pytest.fail("Go comes first"))
-    monkeypatch.setattr(server.shutil, "which", lambda name, path=None: WHICH(name, path=path or str(tmp_path / "bin")))
-    server.BESIDE.mkdir()
-    program(server.BESIDE / "go", f'printf "#!/bin/sh\necho {server.VERSION}\n" > "$GOBIN/server"')
-    assert "Go (found)" in server.ways()
-    assert server.set_up().found.how == "go install"
+    monkeypatch.setattr(toxiproxy_install, "_copy", lambda: pytest.fail("Go comes first"))
+    monkeypatch.setattr(
+        toxiproxy_install.shutil, "which", lambda name, path=None: WHICH(name, path=path or str(tmp_path / "bin"))
+    )
+    toxiproxy_install.BESIDE.mkdir()
+    program(
+        toxiproxy_install.BESIDE / "go", f'printf "#!/bin/sh\necho {toxiproxy_install.VERSION}\n" > "$GOBIN/server"'
+    )
+    assert "Go (found)" in toxiproxy_install.ways()
+    assert toxiproxy_install.set_up().found.how == "go install"
 
 
 @pytest.mark.parametrize("copies", [True, False])
 def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(tmp_path, monkeypatch, copies):
-    writes = f'printf "#!/bin/sh\\necho {server.VERSION}\\n" > "$3"' if copies else "echo no space >&2; exit 1"
+    writes = (
+        f'printf "#!/bin/sh\\necho {toxiproxy_install.VERSION}\\n" > "$3"' if copies else "echo no space >&2; exit 1"
+    )
     script = f'echo "$1 $2" >> {tmp_path}/log; case $1 in rm) exit 0;; cp) {writes};; esac'
     program(tmp_path / "bin" / "docker", script)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     program(tmp_path / "bin" / "go", "exit 1")
-    search = server.set_up(releases="http://127.0.0.1:9")
+    search = toxiproxy_install.set_up(releases="http://127.0.0.1:9")
     if copies:
         assert search.found.how == "docker"
     else:
@@ -138,18 +144,18 @@ def test_the_program_of_the_image_is_copied_out_of_a_container_that_is_removed(t
 
 
 def test_a_release_is_taken_if_it_is_what_it_was(tmp_path, monkeypatch):
-    data = archive(f"#!/bin/sh\necho {server.VERSION}\n")
+    data = archive(f"#!/bin/sh\necho {toxiproxy_install.VERSION}\n")
     name = f"linux_{ {'x86_64': 'amd64', 'aarch64': 'arm64'}[platform.machine()] }"
     with serving(data) as url:
-        search = server.set_up(releases=url)
+        search = toxiproxy_install.set_up(releases=url)
         assert search.found is None
         assert "is not what it was" in dict(search.closed)["download"]
-        monkeypatch.setitem(server.SHA256, name, hashlib.sha256(data).hexdigest())
+        monkeypatch.setitem(toxiproxy_install.SHA256, name, hashlib.sha256(data).hexdigest())
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
         program(tmp_path / "bin" / "go", "exit 1")
         program(tmp_path / "bin" / "docker", "exit 1")
-        assert server.set_up(releases=url).found.how == "download"
-    assert server.find().found.how == "cache"
+        assert toxiproxy_install.set_up(releases=url).found.how == "download"
+    assert toxiproxy_install.find().found.how == "cache"
 
 
 def test_one_that_cannot_be_used_is_found_out_before_anything_is_started(monkeypatch, tmp_path):
@@ -164,9 +170,9 @@ def test_one_that_cannot_be_used_is_found_out_before_anything_is_started(monkeyp
 
 
 def test_without_one_the_error_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(server, "RELEASES", "http://127.0.0.1:9")
+    monkeypatch.setattr(toxiproxy_install, "RELEASES", "http://127.0.0.1:9")
     with pytest.raises(PsconformError, match=r"network faults need Toxiproxy.*there is no Go.*Install Go"):
-        server.need()
+        toxiproxy_install.need()
 
 
 def test_what_is_no_toxiproxy_or_too_old_is_refused(monkeypatch):
@@ -174,7 +180,7 @@ def test_what_is_no_toxiproxy_or_too_old_is_refused(monkeypatch):
     for data, why in {**said, b'{"version": "2.4.0"}': "2.4.0 is older"}.items():
         with serving(data) as url:
             monkeypatch.setenv("TOXIPROXY_URL", url)
-            assert why in server.find().why_not
+            assert why in toxiproxy_install.find().why_not
 
 
 def archive(text):

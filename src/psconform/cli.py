@@ -1,6 +1,6 @@
 """The command line ``psconform``: run, check, plot, list, doctor, clean.
 
-replay and shrink are in cli_again.py, images in cli_images.py; list, doctor and clean in cli_machine.py.
+replay and shrink are in cli_replay.py, images in cli_images.py; list, doctor and clean in cli_machine.py.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import typer
 from pydantic import ValidationError
 
 from . import cli_images
-from .cli_again import replay, shrink
 from .cli_machine import clean, doctor, list_
+from .cli_replay import replay, shrink
 from .errors import BadInput, PsconformError
 from .options import EXECUTION, OPTIONS, Option, Options
-from .report.progress import show_progress
-from .report.series import show_series
-from .report.series import summary as series_summary
-from .runner.containers import need_gpus
-from .runner.draw import make_plans
+from .report.progress_bar import show_progress
+from .report.series_summary import show_series
+from .report.series_summary import summary as series_summary
+from .runner.container_setup import need_gpus
 from .runner.plan import make_plan
+from .runner.random_layouts import make_plans
 from .runner.series import Series, run_series
 from .runner.session import Session
 from .terminal import Json, print_plan, print_run, run_folder

@@ -30,7 +30,7 @@ def build(
     gpu: Annotated[bool, typer.Option("--gpu", help="For GPU layouts, on TensorFlow's GPU image.")] = False,
 ) -> None:
     """Build the image of the trainer, and that of Toxiproxy; what has not changed is not built again."""
-    from .faults.server import need_program
+    from .faults.toxiproxy_install import need_program
 
     engine()  # without one nothing else is worth a line
     with _progress() as say:

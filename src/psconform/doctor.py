@@ -14,7 +14,7 @@ from pathlib import Path
 from .errors import PsconformError
 from .faults import disk_faults, faketime
 from .faults.kinds import check_available
-from .faults.server import find, need, ways
+from .faults.toxiproxy_install import find, need, ways
 from .launchers.engine import engine, told
 from .launchers.gpus import gpus
 from .targets.compose_file import HINT, compose

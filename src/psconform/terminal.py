@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from .errors import BadInput
-from .runner.dry import dry_run
+from .runner.dry_run import dry_run
 from .runner.plan import Plan
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]

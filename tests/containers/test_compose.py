@@ -11,7 +11,7 @@ import pytest
 
 from psconform import judge
 from psconform.launchers.engine import engine
-from psconform.runner.again import stored_plan
+from psconform.runner.replay import stored_plan
 from psconform.targets.compose_file import compose
 
 REFERENCE = Path(__file__).parents[2] / "docker" / "compose.yaml"

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from psconform.faults.server import need_program
+from psconform.faults.toxiproxy_install import need_program
 from psconform.launchers import image_cache, images
 from psconform.launchers.engine import engine
 

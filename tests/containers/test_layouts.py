@@ -10,8 +10,8 @@ import pytest
 
 from psconform.launchers.engine import engine
 from psconform.options import Options
-from psconform.runner.again import stored_plan
 from psconform.runner.plan import make_plan
+from psconform.runner.replay import stored_plan
 from psconform.runner.session import Session
 from psconform.runner.verdicts import judge_folder
 

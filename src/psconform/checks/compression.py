@@ -10,7 +10,7 @@ from ..history.columns import OK, UNKNOWN, Bools, Floats, Ints, Values
 from ..history.model import History, Worker
 from ..probe import ENTRIES, TOLERANCE, UNIT, DenseLedger
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .changes import AGAIN, CAPPED, KINDS, LOST, SCALED, UNCHANGED, Changes, common_factor
+from .gradient_changes import AGAIN, CAPPED, KINDS, LOST, SCALED, UNCHANGED, Changes, common_factor
 from .registry import check
 from .witness import MOST
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..history.model import History, Worker
-from ..history.told import Absence, Harm, Mark
+from ..history.records import Absence, Harm, Mark
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import check
 from .witness import at_most

@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import Ints
 from ..history.model import History
 from ..history.reasons import TaskFailed
-from ..history.told import Struck
+from ..history.records import Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import check
 

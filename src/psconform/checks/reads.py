@@ -10,8 +10,8 @@ from ..history.columns import Bools, Ints, Odd, Reads
 from ..history.model import OK, History, Worker
 from ..probe import GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .mixed import mixed_reads
 from .registry import check
+from .torn_reads import mixed_reads
 from .witness import MOST, at_most
 
 

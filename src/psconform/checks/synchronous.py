@@ -10,9 +10,9 @@ from ..history.columns import Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .mixed import mixed_reads
 from .quorum import counts_rounds
 from .registry import SYNC, check
+from .torn_reads import mixed_reads
 from .witness import at_most
 
 Fault = tuple[str, int, int, int]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..history.columns import OK
 from ..history.model import History, Worker
-from ..history.told import Poisoned
+from ..history.records import Poisoned
 from ..verdict import Verdict, unknown, valid, violated
 from .registry import check
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..history.told import Harm
+from ..history.records import Harm
 from . import faketime
 from .control import Arrival
 from .fault import Fault

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ..errors import PsconformError
-from ..history.told import Harm
+from ..history.records import Harm
 from ..layout import Task
 from .fault import Fault
 from .injectors import Injector, Processes
 from .kinds import CONTAINER, Amount, Kind, register
+from .packet_match import Ask, Wires
 from .scene import Scene
-from .wires import Ask, Wires
 
 NAMES = "127.0.0.11"
 """Where Docker's own DNS answers in each container's network."""

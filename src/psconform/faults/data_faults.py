@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..history.told import Harm
+from ..history.records import Harm
 from .kinds import DATA, Kind, register
 
 OUT_OF_DATA = register(

@@ -1,6 +1,6 @@
 """Faults of the disk that last: full, read-only, unreadable, slow. What the file system is told, and what it has done.
 
-It is passthrough.py, mounted over the folder for checkpoints in runs with such a fault; here is psconform's side of it.
+It is fuse_server.py, mounted over the folder for checkpoints in runs with such a fault; here is psconform's side of it.
 """
 
 from __future__ import annotations

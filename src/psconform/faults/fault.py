@@ -9,7 +9,7 @@ from ..errors import BadInput
 from ..layout import Link, Task
 from ..times import spell
 from .kinds import NETWORK, kinds
-from .when import AFTER_PUSH, PHASES, SENT, When
+from .trigger import AFTER_PUSH, PHASES, SENT, When
 
 NEWEST, FOLDER = "the newest checkpoint", "the folder for checkpoints"
 """What faults of the disk are of: those that damage a file, and those that last."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import PsconformError
 from ..extensions import load
-from ..history.told import Harm
+from ..history.records import Harm
 
 if TYPE_CHECKING:
     from .fault import Fault
@@ -216,7 +216,7 @@ def _fuse() -> str:
 def _proxies() -> str:
     try:
         from . import toxiproxy  # noqa: F401
-        from .server import find
+        from .toxiproxy_install import find
         from .traffic import available  # pyroute2, requests and toxiproxy-python are an extra
     except ImportError as error:
         return f"{error.name}: pip install 'psconform[chaos]'"

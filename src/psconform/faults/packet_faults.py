@@ -15,8 +15,8 @@ from ..layout import Task
 from .fault import Fault
 from .injectors import Injector
 from .kinds import PACKETS, Amount, Kind, register
+from .packet_match import Wires
 from .scene import Scene
-from .wires import Wires
 
 
 class Packets(Injector):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ..history.told import Harm
+from ..history.records import Harm
 from .fault import Fault
 from .injectors import Injector, Processes
 from .kinds import PROCESS, Amount, Kind, register

@@ -5,27 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..history.told import Harm
+from ..history.records import Harm
 from .fault import Fault
 from .injectors import Injector
 from .kinds import NETWORK, Amount, Kind, register
 from .scene import Scene
 
 if TYPE_CHECKING:
-    from .network import Toxic
+    from .link_injector import Toxic
 
 PASSED = "bytes of the target that passed through it"
 ENDED = "connections of the target that ended, with both tasks alive"
 
 
 def _disturbs(fault: Fault, scene: Scene, *, toxic: Toxic | None = None) -> Injector:
-    from .network import Disturbs  # what it imports is an extra
+    from .link_injector import Disturbs  # what it imports is an extra
 
     return Disturbs(fault, scene.links(fault), seed=scene.seed, life=scene.life, toxic=toxic)
 
 
 def _closes_late(fault: Fault, scene: Scene) -> Injector:
-    from .closing import ClosesLate
+    from .delayed_close import ClosesLate
 
     return ClosesLate(fault, scene.links(fault), life=scene.life)
 

@@ -16,8 +16,8 @@ from .kinds import IN_CONTAINERS
 if TYPE_CHECKING:  # what they import is an extra
     from .container_faults import Boxes
     from .disk_faults import Disk
-    from .links import Links
-    from .wires import Wires
+    from .packet_match import Wires
+    from .proxies import Links
 
 
 Part = TypeVar("Part")

@@ -24,15 +24,15 @@ from .devices import devices_of, elsewhere, unsaid
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
-from .lives import Life, joined
-from .lives import marks as marks_of
-from .lost import NOT_ENDED, Files, endless, unbroken
+from .gaps import NOT_ENDED, Files, endless, unbroken
+from .incarnations import Life, joined
+from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
 from .reasons import FaultMissed, TaskFailed, how_it_ended
-from .scale import rescaled, whole_scale
-from .told import Absence, Harm, Mark, Poisoned, Struck
+from .records import Absence, Harm, Mark, Poisoned, Struck
+from .weights import rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)

@@ -18,8 +18,8 @@ from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .manifest import Manifest
 from .model import Worker
+from .read_decoder import decode_reads, read_vector
 from .reader import EventFile, column
-from .reads import decode_reads, read_vector
 
 
 def decode_worker(

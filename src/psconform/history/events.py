@@ -13,7 +13,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from .told import Harm
+from .records import Harm
 
 SCHEMA = 1
 MAX_LINE = 64 * 2**20

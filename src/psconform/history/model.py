@@ -13,13 +13,13 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .absent import absent_in, said_by_epoch
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
-from .finals import Finals, final_reads
+from .evictions import absent_in, said_by_epoch
+from .final_reads import Finals, final_reads
 from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
+from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
-from .told import Absence, Harm, Mark, Poisoned, Struck
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .told import Mark, Struck
+from .records import Mark, Struck
 
 
 @dataclass(frozen=True)

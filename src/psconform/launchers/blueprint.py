@@ -1,7 +1,7 @@
 """What each container of a run is: pure, so that it can be shown without starting anything, and looked at in tests.
 
 Of each task there are two: the *helper*, which has the network and the process ids, and alone may signal and change
-the network (`psconform.faults.pod`), and the task's own, which joins both and has no privilege at all.
+the network (`psconform.faults.pod_agent`), and the task's own, which joins both and has no privilege at all.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Cluster:
             name=f"{self.name(task)}-pod",
             image=self.helper_image,
             labels={**self.labels(task), "psconform.part": "helper"},
-            entrypoint=("python3", "-m", "psconform.faults.pod"),
+            entrypoint=("python3", "-m", "psconform.faults.pod_agent"),
             user="0:0",
             hostname=task.slug,
             aliases=aliases,

@@ -17,13 +17,13 @@ from typing import Any, Self
 from ..errors import PsconformError
 from ..layout import Command, Task
 from .blueprint import NOBODY, PORT, RUN, Box, Cluster, Resources
-from .boxes import Boxes
+from .container_control import Boxes
+from .container_process import Helper, Running
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
 from .keeper import CONTAINERS
 from .launcher import Ended
 from .local import OWNER, LocalLauncher, empty, owner_mark
-from .pods import Helper, Running
 from .remains import remove_containers
 
 TOXIPROXY = Task("toxiproxy", 0)

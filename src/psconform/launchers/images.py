@@ -46,7 +46,7 @@ MADE_LABEL = f"{LABEL}.made-of"
 VERSION_LABEL = "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
 WORDS = ("compatibility", "errors", "layout", "models", "optimizers", "options", "probe", "times", "trained", "version")
-HELPER_CODE = ("mangler", "pod", "rules", "traffic")
+HELPER_CODE = ("iptables", "nfqueue", "pod_agent", "traffic")
 """What runs in the image: the trainer, what it and its helper import of psconform, and the helper. The rest of
 psconform is in it, too, but judges and breaks from outside."""
 Say = Callable[[str], None]

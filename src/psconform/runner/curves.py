@@ -10,8 +10,8 @@ import numpy as np
 from ..history.model import History
 from ..models import Classifier, join
 from ..trained import batches_of, model_of
-from ..workloads.rules import Rule
 from ..workloads.serial import serial_training
+from ..workloads.update_rules import Rule
 
 POINTS = 50
 """At most so many losses of each curve are computed; between them the curve is a straight line."""

@@ -27,20 +27,20 @@ from ..workloads.digits import write_data
 from .commands import View, command_of, environment_of
 from .fault_scheduler import FaultScheduler
 from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
+from .hung_stacks import ask_for_stacks
 from .inject import clock_of, injectors
 from .mount import mounted
 from .plan import Plan
 from .poison import never_poisoned, ran_out
 from .progress import Notify, Progress
-from .ready import await_ready
-from .records import Records, events_of
-from .stacks import ask_for_stacks
+from .progress_tracker import Records, events_of
+from .readiness import await_ready
 
 if TYPE_CHECKING:
-    from ..faults.links import Links
-    from ..faults.sent import Sent
+    from ..faults.in_flight_push import Sent
+    from ..faults.packet_match import Wires
+    from ..faults.proxies import Links
     from ..faults.toxiproxy import Toxiproxy
-    from ..faults.wires import Wires
 
 TICK_S = 0.05
 FAILED_PATIENCE_S = 3.0
@@ -138,7 +138,7 @@ class _Execution:
         self.launcher.begin(self.manifest.run, self.layout.tasks, self.folder)
         self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
         if any(fault.proxied for fault in self.plan.faults):
-            from .network import proxies  # what it imports is an extra
+            from .proxy_setup import proxies  # what it imports is an extra
 
             fixed = self.plan.target.fixed
             made = proxies(
@@ -191,7 +191,7 @@ class _Execution:
         launcher, pods = self.launcher, self.launcher.pods
         if pods is None:
             return None
-        from ..faults.wires import Wires  # what it imports is an extra
+        from ..faults.packet_match import Wires  # what it imports is an extra
 
         return Wires(pods.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
 
@@ -347,7 +347,7 @@ class _Execution:
             self.reasons.append(TaskFailed(str(task), ended.status, self._last_line(task)))
 
     def _hold(self, worker: Task) -> Sent:
-        from .network import hold  # what it imports is an extra
+        from .proxy_setup import hold  # what it imports is an extra
 
         assert self.links is not None
         return hold(self.links, worker, self.manifest)

@@ -15,7 +15,7 @@ from ..faults.control import Arrival, Control
 from ..faults.fault import Fault
 from ..faults.injectors import Injector
 from ..faults.kinds import kinds
-from ..faults.when import SENT, When
+from ..faults.trigger import SENT, When
 from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
 from ..probe import EventLog

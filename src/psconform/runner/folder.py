@@ -15,7 +15,7 @@ from ..errors import BadInput
 from ..faults.data_faults import POISON
 from ..faults.fault import Fault
 from ..faults.kinds import kinds
-from ..faults.plan import plan_text
+from ..faults.plan_file import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task

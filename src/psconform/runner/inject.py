@@ -17,8 +17,8 @@ from .folder import CHECKPOINTS
 from .plan import Plan
 
 if TYPE_CHECKING:  # what it imports is an extra
-    from ..faults.links import Links
-    from ..faults.wires import Wires
+    from ..faults.packet_match import Wires
+    from ..faults.proxies import Links
 
 
 def clock_of(launcher: Launcher, task: Task) -> Path:

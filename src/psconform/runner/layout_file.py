@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..launchers.blueprint import Resources
 from ..layout import MAX_GPUS, MAX_TASKS, Layout
 from ..targets.compose_file import LEAST_CPUS, LEAST_MEMORY
-from .containers import Limits
+from .container_setup import Limits
 
 FILE = "layout.toml"
 """In the run folder, if tasks were limited."""

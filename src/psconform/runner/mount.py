@@ -51,7 +51,7 @@ def _serve(
 
     disk = Disk(below, control, whose=whose, check=check)
     launcher.scratch(f"{MOUNT}{folder}")
-    module = ("-m", "psconform.faults.passthrough")
+    module = ("-m", "psconform.faults.fuse_server")
     names = (
         str(folder),
         str(control),

@@ -11,12 +11,12 @@ from typing import Any
 
 from ..compatibility import check_option, check_options, unmet
 from ..errors import BadInput
+from ..faults.cli_syntax import parse_faults
 from ..faults.data_faults import POISON
 from ..faults.fault import Fault
-from ..faults.plan import given_plan, load_plan
+from ..faults.fault_generator import RANDOM, drawn_plan
+from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
-from ..faults.random_plan import RANDOM, drawn_plan
-from ..faults.short import parse_faults
 from ..history.manifest import Workload
 from ..launchers.launcher import DOCKER
 from ..layout import Layout
@@ -28,7 +28,8 @@ from ..targets.reference import MODULE, REFERENCE
 from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
-from .containers import Containers, containers_of
+from .container_setup import Containers, containers_of
+from .defect_rules import check_leaving, check_recovery
 from .layout_file import FILE, read_layout
 from .plan_checks import (
     check_batches,
@@ -36,8 +37,7 @@ from .plan_checks import (
     check_links,
     check_phases,
 )
-from .seeded import check_leaving, check_recovery
-from .slow import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
+from .stragglers import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
 
 MAX_SEED = 2**31 - 1
 CHECKPOINT_EVERY = 50

@@ -7,10 +7,10 @@ from ..faults.data_faults import OUT_OF_DATA
 from ..faults.fault import Fault, refuse_twice
 from ..faults.kinds import PACKETS, check_available, kinds
 from ..faults.partitions import SHARED, of_listener
-from ..faults.when import PHASES, SENT
+from ..faults.trigger import PHASES, SENT
 from ..launchers.launcher import DOCKER
 from ..targets.target import Target
-from .containers import Containers
+from .container_setup import Containers
 
 
 def check_batches(batches: tuple[tuple[str, int], ...], *, target: Target, faults: tuple[Fault, ...]) -> None:

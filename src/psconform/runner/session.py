@@ -19,7 +19,7 @@ from ..launchers.launcher import Launcher
 from ..launchers.local import LocalLauncher
 from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, learning_rate
-from .containers import Containers, need_gpus
+from .container_setup import Containers, need_gpus
 from .execute import execute
 from .plan import Plan
 from .progress import Notify
@@ -61,7 +61,7 @@ class Session:
         Raises:
             PsconformError: there is none; says how to get one.
         """
-        from .network import serve  # what it imports is an extra
+        from .proxy_setup import serve  # what it imports is an extra
 
         if self._server is None:
             launcher = LocalLauncher(preload=None)

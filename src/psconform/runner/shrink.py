@@ -19,8 +19,8 @@ from typing import Any
 
 from ..errors import BadInput, PsconformError
 from ..faults.fault import Fault
-from .again import Seen, changed
 from .plan import Plan
+from .replay import Seen, changed
 
 LEAST_STEPS = 2
 AS_IT_WAS = "as it was"

@@ -13,7 +13,7 @@ once and still 2e-4 after 300 further steps, where 1.2e-5 is allowed. A learning
 unstable (`Mlp` at 2, `Softmax` at 4) multiplies every rounding, and no tolerance on the path can hold; there, and to
 name the step that is wrong, use `step_errors`, which judges each step from where the run itself stood.
 
-With momentum, Adam and a schedule (rules.py) the same tolerances hold. Measured in numpy for the same models and
+With momentum, Adam and a schedule (update_rules.py) the same tolerances hold. Measured in numpy for the same models and
 `Quadratic`, 2 and 4 workers, 300 steps, at the usual learning rates (momentum up to ten times those): the distance was
 2.3e-8 to 5.5e-8 x sqrt(k), that of a step 2.5e-8 to 7.8e-8. Adam at larger rates is another matter: it makes a step
 of full size of any gradient, so also of one near its epsilon that is all rounding (`Mlp` at 0.01: 7.5e-7 in the first
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Batches, Data, Model, Vector
-from .rules import Rule
+from .update_rules import Rule
 
 Trajectory = NDArray[np.float64]
 DRIFT = 5e-7

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..layout import Link, Task
 
 if TYPE_CHECKING:  # what it imports is an extra
-    from .links import Links
+    from .proxies import Links
 
 Ask = Callable[..., dict[str, Any]]
 """``ask(task, do=..., ...)``: a request to the helper of a task's pod, and its answer."""

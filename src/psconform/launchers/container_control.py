@@ -11,8 +11,8 @@ from ..errors import PsconformError
 from ..layout import Task
 from .blueprint import PERIOD_US, TMP, Resources
 from .cgroups import memory, throttled
+from .container_process import Helper
 from .engine import told
-from .pods import Helper
 
 ROOM = 32 << 20
 """Bytes that a container may take beyond what it has, before it is out of memory."""

@@ -12,19 +12,19 @@ import msgspec
 
 from ..errors import BadInput
 from ..faults.fault import Fault
-from ..faults.plan import load_plan, parse_plan, plan_text
+from ..faults.plan_file import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
 from ..history.reasons import Missed
 from ..layout import Layout
 from ..targets.lookup import find_target
 from ..targets.reference import MODULE, REFERENCE
-from .containers import Limits, containers_of
+from .container_setup import Limits, containers_of
 from .layout_file import FILE, read_layout
 from .plan import FAULTS, Plan
 from .plan_checks import check_faults, check_phases
 from .series import Series
 from .session import Session
-from .slow import with_faults, without_faults
+from .stragglers import with_faults, without_faults
 from .verdicts import Judged, judge_folder
 
 

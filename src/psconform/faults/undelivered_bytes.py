@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from ..layout import Link
-from .links import Links
 from .partitions import EVERYBODY
+from .proxies import Links
 from .traffic import Flow, Flows
 
 SURE_S, LOOKS = 0.3, 5

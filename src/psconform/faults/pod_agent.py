@@ -1,4 +1,4 @@
-"""``python -m psconform.faults.pod``: the helper container of a task, which holds what containers of the task share.
+"""``python -m psconform.faults.pod_agent``: the helper container of a task; it holds what its containers share.
 
 A *pod* is what Kubernetes calls so: containers that share a network and process ids. This one is there first and is
 told apart from the task's: it alone may signal and change the network (CAP_KILL, CAP_NET_ADMIN, CAP_NET_RAW), and it
@@ -15,7 +15,7 @@ It answers requests, JSON lines on standard input, on standard output, each with
     {"do": "accepted", "address"}              -> {"open": [[port, sent, received], ...]}
     {"do": "closed", "address"}                -> {"ports": [...]}
 
-and what rules.py does: ``rule``, ``unrule``, ``divert``, ``counted``, ``rate``, ``unrate``, ``waited``,
+and what iptables.py does: ``rule``, ``unrule``, ``divert``, ``counted``, ``rate``, ``unrate``, ``waited``,
 ``interface``, ``found``.
 
 Standard input is the lifeline, as the keeper's: when it closes the helper ends, and with the first of its process ids
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from .traffic import Flow, accepted, closed, flows
 
 if TYPE_CHECKING:
-    from .rules import Rules
+    from .iptables import Rules
 
 Answer = dict[str, Any]
 
@@ -70,7 +70,7 @@ class Pod:
     def _network(self) -> Mapping[str, Callable[[dict[str, Any]], Answer]]:
         """What takes rules for packets; what it imports hardly any run needs."""
         if self._rules is None:
-            from .rules import Rules
+            from .iptables import Rules
 
             self._rules = Rules()
         return self._rules.does

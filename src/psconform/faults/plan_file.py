@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
+from .cli_syntax import RESTART_AFTER
 from .fault import FOLDER, NEWEST, Fault, refuse_twice
 from .kinds import DATA, DISK, Kind, kinds
 from .partitions import region
-from .short import RESTART_AFTER
-from .when import MAX_S, SENT, When
+from .trigger import MAX_S, SENT, When
 
 
 class _Entry(BaseModel):

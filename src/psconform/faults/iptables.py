@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .mangler import MARK, Mangler
+from .nfqueue import MARK, Mangler
 
 COMMENT = "psconform:"
 INTERFACES = Path("/sys/class/net")

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from .errors import BadInput, PsconformError
-from .report.series import show_series
-from .report.series import summary as series_summary
-from .runner import again
+from .report.series_summary import show_series
+from .report.series_summary import summary as series_summary
+from .runner import replay as replaying
 from .runner.plan import Plan
 from .runner.series import run_series
 from .runner.session import Session
@@ -38,7 +38,7 @@ def replay(
 
     Exits as a series does: with the worst that came of it.
     """
-    found = again.replayed(folder, times=times, out=run_folder(out))
+    found = replaying.replayed(folder, times=times, out=run_folder(out))
     with Session() as session, show_series(found.series) as (notify, done):
         run_series(found.series, session, notify=notify, done=done)
     content = {**found.series.as_dict(), "came_back": found.came_back, "summary": found.summary}
@@ -71,24 +71,25 @@ def shrink(
     """
     _check_numbers(runs, failing)
     kept = run_folder(out)
-    before, plan = judge_folder(folder), again.stored_plan(folder, out=kept)
+    before, plan = judge_folder(folder), replaying.stored_plan(folder, out=kept)
     if before.exit_code != 1:
         raise BadInput(str(folder), "violates nothing, so there is nothing to shrink")
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     failures, up_to = enough(k=failing, n=runs)
+    violated = ", ".join(replaying.violated_in(before))
     console.print(
-        f"shrinking {_size(plan)}, which violates {', '.join(again.violated_in(before))}; it is run as it was until it "
-        f"has failed {failures} times, up to {up_to} times"
+        f"shrinking {_size(plan)}, which violates {violated}; it is run as it was until "
+        f"it has failed {failures} times, up to {up_to} times"
     )
     with (
         Session() as session,
         tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch,
         console.status("") as status,
     ):
-        fails = again.Fails(before, session, Path(scratch))
+        fails = replaying.Fails(before, session, Path(scratch))
         smallest, failed = plan, False
 
-        def run(tried: Plan) -> again.Seen:
+        def run(tried: Plan) -> replaying.Seen:
             status.update(f"run {fails.runs + 1}: {_size(tried)}")
             return fails(tried)
 
@@ -106,9 +107,9 @@ def shrink(
                 each = runs or first.runs
                 console.print(f"smaller plans are to fail in {failing} of {each} runs")
                 shrink_plan(first, run, k=failing, n=each, tell=tell)
-                failed = again.run_until_it_fails(replace(smallest, out=kept), before, session, times=each)
+                failed = replaying.run_until_it_fails(replace(smallest, out=kept), before, session, times=each)
         except (KeyboardInterrupt, PsconformError, OSError):  # whatever happens, what has been found is not lost
-            console.print(f"so far: {_size(smallest)}\n{again.keep(smallest, kept)}")
+            console.print(f"so far: {_size(smallest)}\n{replaying.keep(smallest, kept)}")
             raise
         if not first.taken:
             problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"

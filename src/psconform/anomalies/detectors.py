@@ -8,8 +8,8 @@ from ..history.model import History
 from .anomaly import Anomaly
 from .diverging import diverging
 from .nonfinite import non_finite
+from .slow_worker import stragglers
 from .stalled import stalled
-from .straggler import stragglers
 
 Losses = Mapping[str, Sequence[float]]
 DETECTORS: dict[str, Callable[[History, Losses], list[Anomaly]]] = {

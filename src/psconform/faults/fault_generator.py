@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BadInput
-from ..history.told import Harm
+from ..history.records import Harm
 from ..layout import Layout, Task
-from .clashes import all_wait, clash, ends_worker, leavers, skips
+from .conflicts import all_wait, clash, ends_worker, leavers, skips
 from .fault import Fault
 from .kinds import Amount, Kind, drawn_kinds, kinds
-from .regions import regions
-from .when import BEFORE_PUSH, SENT, When
+from .link_sets import regions
+from .trigger import BEFORE_PUSH, SENT, When
 
 RANDOM = "random"
 LEAST, MOST, ATTEMPTS = 6, 8, 40

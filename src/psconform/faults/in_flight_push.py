@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 
 from ..layout import Task
-from .links import Links
+from .proxies import Links
 from .traffic import Flows, Meter
 
 QUIET_S = 0.15

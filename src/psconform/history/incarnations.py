@@ -12,7 +12,7 @@ from .columns import FAILED, OK, UNKNOWN, Ints, Odd, Pushes, Reads
 from .events import Checkpoint, Restore, Resume
 from .model import Join, Worker
 from .reader import EventFile
-from .told import Mark
+from .records import Mark
 
 
 @dataclass(frozen=True)

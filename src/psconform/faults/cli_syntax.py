@@ -14,7 +14,7 @@ A fault strikes a task *when* somebody reaches a step or a phase of a step, or a
     --poison worker:1@20=inf         ... Inf
 
 A step is reached when ``probe.push`` is called for it, so a fault strikes between two instructions of the trainer, and
-not about then. Whatever these cannot say stands in a plan (plan.py).
+not about then. Whatever these cannot say stands in a plan (plan_file.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .data_faults import POISON
 from .fault import Fault, refuse_twice
 from .kinds import Kind
 from .process_faults import KILL, STOP
-from .when import BEFORE_PUSH, MAX_S, SENT, When
+from .trigger import BEFORE_PUSH, MAX_S, SENT, When
 
 RESTART_AFTER = "1s"
 """By default."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 
 from ..layout import Link, Task
 from .fault import Fault
-from .held import HeldBack
 from .injectors import Injector, Life
 from .kinds import kinds
-from .links import HOUR_MS, Links
 from .partitions import EVERYBODY
+from .proxies import HOUR_MS, Links
 from .traffic import Flows, Meter
+from .undelivered_bytes import HeldBack
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""

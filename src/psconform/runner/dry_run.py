@@ -16,7 +16,7 @@ from ..launchers.images import trainer_image
 from ..launchers.local import OWNER as MARK
 from ..layout import Task
 from .commands import View, command_of, environment_of
-from .containers import Containers
+from .container_setup import Containers
 from .folder import log_of, manifest_of
 from .inject import clock_name
 from .plan import Plan

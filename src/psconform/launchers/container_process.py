@@ -112,7 +112,7 @@ class Helper:
                 raise
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """A request (psconform.faults.pod has them), and its answer.
+        """A request (psconform.faults.pod_agent has them), and its answer.
 
         Raises:
             PsconformError: it is gone, or what was asked for failed.

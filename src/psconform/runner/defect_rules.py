@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..errors import BadInput
 from ..faults.data_faults import POISON
 from ..faults.fault import Fault
-from ..faults.plan import parse_plan
+from ..faults.plan_file import parse_plan
 from ..faults.process_faults import KILL
-from ..faults.when import BEFORE_PUSH, PHASES, When
+from ..faults.trigger import BEFORE_PUSH, PHASES, When
 from ..layout import Layout, Task
 from ..targets.defects import DEFECTS
 

@@ -1,6 +1,6 @@
 """A file system that passes all on to the folder that it is mounted over, and refuses or delays what it is told to.
 
-Run as ``python -m psconform.faults.passthrough FOLDER CONTROL MARK SOURCE [others]``. It opens FOLDER before it mounts
+Run as ``python -m psconform.faults.fuse_server FOLDER CONTROL MARK SOURCE [others]``. It opens FOLDER before it mounts
 itself over it, and works below the mount through that: what is written is there, as ordinary files, when it is
 unmounted. In the folder CONTROL, which must lie elsewhere, are
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..layout import Link, Task
 from .fault import Fault
 from .injectors import Injector, Life
-from .links import Links
+from .proxies import Links
 
 Open = dict[tuple[Task, Task], frozenset[int]]
 

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from psconform import cli_again, judge
+from psconform import cli_replay, judge
 from psconform.cli import app
 from psconform.errors import BadInput, PsconformError
-from psconform.faults.plan import load_plan, parse_plan
+from psconform.faults.plan_file import load_plan, parse_plan
 from psconform.history.reasons import FaultMissed, Missed
 from psconform.layout import Layout
 from psconform.options import Options
-from psconform.runner import again
-from psconform.runner.again import Seen, changed, keep, stored_plan
+from psconform.runner import replay as replaying
 from psconform.runner.folder import new_folder, new_manifest
 from psconform.runner.plan import make_plan
+from psconform.runner.replay import Seen, changed, keep, stored_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import Try, as_it_was, attempt, candidates, shrink
 from psconform.runner.verdicts import judge_folder
@@ -163,11 +163,11 @@ def test_what_never_struck_is_left_out_at_once(plan):
 )
 def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, missed, idle):
     judged = SimpleNamespace(exit_code=0, verdicts=(), history=SimpleNamespace(missed=(missed,)))
-    monkeypatch.setattr(again, "judge_folder", lambda _: judged)
+    monkeypatch.setattr(replaying, "judge_folder", lambda _: judged)
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
     stop = plan.faults[2]
     assert f"{stop.kind} {stop}" == "stop worker:1@15+300ms"
-    assert again.Fails(judged, session, tmp_path)(plan) == Seen(True, frozenset({stop} if idle else ()))
+    assert replaying.Fails(judged, session, tmp_path)(plan) == Seen(True, frozenset({stop} if idle else ()))
     assert not list(tmp_path.glob("0*")), "nobody needs the run any more"
 
 
@@ -181,7 +181,7 @@ def test_a_fault_that_training_does_not_get_to_is_idle(tmp_path):
     assert "R2" in run.violated, run.explain()
     stored = stored_plan(tmp_path / "run", out=tmp_path)
     with Session() as session:
-        found = again.Fails(judge_folder(tmp_path / "run"), session, tmp_path / "again")(stored)
+        found = replaying.Fails(judge_folder(tmp_path / "run"), session, tmp_path / "again")(stored)
     (stop,) = (fault for fault in stored.faults if fault.kind == "stop")
     assert found == Seen(True, frozenset({stop}))
 
@@ -234,10 +234,10 @@ def shrinking(plan, tmp_path, monkeypatch):
     """``psconform shrink`` of a run that is not there: ``fails`` says of a plan whether it fails."""
     before = SimpleNamespace(exit_code=1, verdicts=(SimpleNamespace(guarantee="R6", status="violated"),))
     fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before, runs=2)
-    monkeypatch.setattr(cli_again, "judge_folder", lambda _: before)
-    monkeypatch.setattr(again, "stored_plan", lambda _, out: plan)
-    monkeypatch.setattr(again.Fails, "__call__", lambda self, plan: Seen(fake.fails(plan)))
-    fake.call = lambda: cli_again.shrink(tmp_path, runs=fake.runs, failing=2, out=fake.out)
+    monkeypatch.setattr(cli_replay, "judge_folder", lambda _: before)
+    monkeypatch.setattr(replaying, "stored_plan", lambda _, out: plan)
+    monkeypatch.setattr(replaying.Fails, "__call__", lambda self, plan: Seen(fake.fails(plan)))
+    fake.call = lambda: cli_replay.shrink(tmp_path, runs=fake.runs, failing=2, out=fake.out)
     return fake
 
 
@@ -258,7 +258,7 @@ def test_smaller_plans_get_as_many_runs_as_the_plan_itself_takes(shrinking, caps
         shrinking.times = times
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(again, "run_until_it_fails", last)
+    monkeypatch.setattr(replaying, "run_until_it_fails", last)
     answers = iter([True, False, False])
     shrinking.fails = lambda _: next(answers, True)
     shrinking.runs = None
@@ -293,7 +293,7 @@ def test_what_goes_wrong_in_the_last_run_loses_nothing(shrinking, capsys, monkey
     def last(*_, **__):
         raise error
 
-    monkeypatch.setattr(again, "run_until_it_fails", last)
+    monkeypatch.setattr(replaying, "run_until_it_fails", last)
     shrinking.fails = lambda smaller: len(smaller.faults) > 1
     with pytest.raises(type(error)):
         shrinking.call()
@@ -307,12 +307,12 @@ def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
     before = SimpleNamespace(exit_code=1, verdicts=(violated,))
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
     monkeypatch.setattr(
-        again, "judge_folder", lambda _: SimpleNamespace(exit_code=next(codes), verdicts=before.verdicts)
+        replaying, "judge_folder", lambda _: SimpleNamespace(exit_code=next(codes), verdicts=before.verdicts)
     )
-    assert again.run_until_it_fails(plan, before, session, times=2)
+    assert replaying.run_until_it_fails(plan, before, session, times=2)
     assert plan.out.exists()
     plan.out.rmdir()
-    assert not again.run_until_it_fails(plan, before, session, times=2)
+    assert not replaying.run_until_it_fails(plan, before, session, times=2)
     assert plan.out.exists(), "the last one"
 
 
@@ -395,6 +395,6 @@ def test_a_target_file_that_calls_itself_reference_is_replayed_as_that_file(tmp_
     (tmp_path / "target.toml").write_text(text.replace('"socket-ps"', '"reference"'), encoding="utf-8")
     plan = make_plan(Options(str(tmp_path / "target.toml"), out=tmp_path / "run", steps=5))
     new_manifest(new_folder(plan.out), plan, layout=plan.layout, workload=plan.workload)
-    again = stored_plan(plan.out, out=tmp_path / "again")
-    assert again.target.source == plan.target.source == str(tmp_path / "target.toml")
-    assert "psconform run reference" not in again.repeat
+    replaying = stored_plan(plan.out, out=tmp_path / "again")
+    assert replaying.target.source == plan.target.source == str(tmp_path / "target.toml")
+    assert "psconform run reference" not in replaying.repeat

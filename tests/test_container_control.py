@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from psconform.errors import PsconformError
-from psconform.launchers import boxes, pods
+from psconform.launchers import container_control, container_process
 from psconform.launchers.blueprint import Resources
-from psconform.launchers.boxes import Boxes
+from psconform.launchers.container_control import Boxes
 from psconform.launchers.containers import DockerLauncher
 from psconform.layout import Task
 
@@ -82,7 +82,7 @@ def test_without_a_shell_there_is_no_memory_limit_and_nothing_was_filled(api):
 
 def test_a_container_that_ends_meanwhile_does_not_keep_psconform_waiting(api, monkeypatch):
     """The engine then never ends the answer of a command in it."""
-    monkeypatch.setattr(boxes, "EXEC_S", 0.05)
+    monkeypatch.setattr(container_control, "EXEC_S", 0.05)
     api.open = []
     with pytest.raises(PsconformError, match="nothing can be run in the container of worker:0: timed out"):
         made(api).fill(WORKER, on=False)
@@ -91,7 +91,7 @@ def test_a_container_that_ends_meanwhile_does_not_keep_psconform_waiting(api, mo
 
 
 def test_tmp_is_not_filled_where_the_kernel_would_end_the_task_for_it(api, monkeypatch):
-    monkeypatch.setattr(boxes, "memory", lambda _: 200 * MIB)
+    monkeypatch.setattr(container_control, "memory", lambda _: 200 * MIB)
     with pytest.raises(PsconformError, match=r"of the 300 MiB of memory that it may have, 256 are not left"):
         made(api, memory=300 * MIB).fill(WORKER)
     assert not api.ran
@@ -136,12 +136,12 @@ def test_a_helper_that_is_slow_once_answers_the_next_request(monkeypatch):
         inspect_container=lambda _: {"NetworkSettings": {"Networks": {"n": {"IPAddress": "10.0.0.2"}}}},
     )
     container = SimpleNamespace(name="pod", names=(), arguments=lambda _: {})
-    helper = pods.Helper(api, container, network="n")
-    monkeypatch.setattr(pods, "ANSWER_S", 0.05)
+    helper = container_process.Helper(api, container, network="n")
+    monkeypatch.setattr(container_process, "ANSWER_S", 0.05)
     with pytest.raises(PsconformError, match=r"container pod does not answer \(nothing for 0 s\)"):
         helper.ask(do="slow")
     slow.set()
-    monkeypatch.setattr(pods, "ANSWER_S", 10.0)
+    monkeypatch.setattr(container_process, "ANSWER_S", 10.0)
     assert helper.ask(do="again")["answer"] == "again", "not what was asked for before"
     theirs.shutdown(socket.SHUT_RDWR)
     thread.join(10)

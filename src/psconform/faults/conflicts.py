@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..history.told import Harm
+from ..history.records import Harm
 from ..layout import Layout, Task
 from .fault import Fault
 from .kinds import PACKETS, Kind, kinds
-from .when import SENT
+from .trigger import SENT
 
 APART = 3
 """Steps between two faults that must not overlap."""

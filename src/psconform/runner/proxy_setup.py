@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
-from ..faults.links import Links
-from ..faults.pods import Ask, InPods
-from ..faults.sent import Sent
-from ..faults.server import need
+from ..faults.container_traffic import Ask, InPods
+from ..faults.in_flight_push import Sent
+from ..faults.proxies import Links
 from ..faults.toxiproxy import Toxiproxy
+from ..faults.toxiproxy_install import need
 from ..history.manifest import Manifest
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Launcher
