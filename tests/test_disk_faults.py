@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from psconform import judge
 from psconform.faults.checkpoint_faults import newest_checkpoint
-from psconform.faults.fault import NEWEST, Fault
+from psconform.faults.fault import FOLDER, NEWEST, Fault
 from psconform.faults.kinds import kinds
 from psconform.faults.trigger import When
 from psconform.launchers.local import OWNER, owner_mark
@@ -190,6 +191,11 @@ for line in sys.stdin:
 """
 
 
+def broken_disk(kind, disk):
+    fault = Fault(kind=kind, region=FOLDER, when=WHEN, lasts_s=1.0, amounts=kinds()[kind].usual)
+    return kinds()[kind].injector(fault, SimpleNamespace(mounted=lambda _: disk))
+
+
 @pytest.mark.nightly
 @pytest.mark.psconform_needs("fuse")
 def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
@@ -208,16 +214,18 @@ def test_a_checkpoint_that_cannot_be_read_now_is_no_damaged_one(tmp_path):
 
             assert ask("save 10") == "saved"
             for kind, error in (("full", "ENOSPC"), ("unreadable", "EIO"), ("read-only", "EROFS")):
-                disk.tell("it", kind)
+                fault = broken_disk(kind, disk)
+                fault.inject()
                 assert ask("save 20") == error
-                disk.forget("it")
+                fault.heal()
                 assert ask("newest") == "step-10-epoch-0"
                 files = {path.name.split(".")[0] for path in folder.iterdir()}
                 assert files == {"step-10-epoch-0"}, kind  # nothing of what failed is in the way
             assert ask("save 20") == "saved"
-            disk.tell("it", "unreadable")
+            fault = broken_disk("unreadable", disk)
+            fault.inject()
             assert ask("newest") == "EIO"
             assert ask("open") == "EIO"
-            disk.forget("it")
+            fault.heal()
             assert ask("newest") == "step-20-epoch-0"
             process.stdin.close()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from psconform.errors import PsconformError
 from psconform.faults import disk_faults
 from psconform.faults.checkpoint_faults import newest_checkpoint
-from psconform.faults.disk_faults import Breaks
+from psconform.faults.disk_faults import TRANSFERS
 from psconform.faults.fault import FOLDER, Fault
 from psconform.faults.kinds import check_available, kinds
 from psconform.faults.trigger import When
@@ -80,7 +81,8 @@ else:
 
 
 def breaks(kind, disk, said=()):
-    return Breaks(Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said or kinds()[kind].usual), disk)
+    fault = Fault(kind=kind, region=FOLDER, when=When(), lasts_s=1.0, amounts=said or kinds()[kind].usual)
+    return kinds()[kind].injector(fault, SimpleNamespace(mounted=lambda _: disk))
 
 
 EVERYTHING = """
@@ -239,7 +241,7 @@ def test_a_slow_disk_delays_and_its_end_ends_the_delays(folder, disk):
     assert fault.gone()
     assert run(folder, tried("Path('a').write_bytes(b'x')")).isdecimal()  # not delayed, or it were not healed
     assert fault.healed() == "worker:0: write of a succeeded"
-    disk.tell("for good", "slow-disk", ms=3_600_000)
+    disk.tell("for good", (TRANSFERS,), ms=3_600_000)
     script = "file = open('b', 'wb', buffering=0); print('writes', flush=True); file.write(b'x'); print('done')"
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=folder, env={**os.environ, **TASK}, stdout=subprocess.PIPE, text=True

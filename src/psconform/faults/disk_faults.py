@@ -25,6 +25,8 @@ from .scene import Scene
 
 FAULTS, OPERATIONS = "faults.json", "operations.jsonl"
 """The names of the two files in the control folder."""
+GROWS, CHANGES, READS, TRANSFERS = "grows", "changes", "reads", "transfers"
+"""Groups of operations: what takes room on the disk, changes it otherwise, reads a file, or moves data."""
 DEVICE, STATUS = Path("/dev/fuse"), Path("/proc/self/status")
 SYS_ADMIN = 1 << 21
 
@@ -68,7 +70,7 @@ class Operation:
         operation: its name, as libfuse has it: create, write, fsync.
         name: the file.
         group: process group of who asked; 0: not known.
-        kinds: the kinds of faults that concern it.
+        groups: what it does: see ``GROWS``.
         errno: 0: it succeeded.
         ms: milliseconds that it was delayed.
         struck: the faults that refused or delayed it.
@@ -77,7 +79,7 @@ class Operation:
     operation: str
     name: str
     group: int
-    kinds: tuple[str, ...]
+    groups: tuple[str, ...]
     errno: int
     ms: int
     struck: tuple[str, ...]
@@ -86,7 +88,7 @@ class Operation:
     def parse(cls, line: bytes) -> Operation:
         """Of a line of the file system's."""
         said = json.loads(line)
-        return cls(**said | {"kinds": tuple(said["kinds"]), "struck": tuple(said["struck"])})
+        return cls(**said | {"groups": tuple(said["groups"]), "struck": tuple(said["struck"])})
 
 
 class Disk:
@@ -107,10 +109,10 @@ class Disk:
         (control / OPERATIONS).touch()
         self._write()
 
-    def tell(self, name: str, kind: str, *, ms: int = 0) -> None:
-        """Break it: from the next operation on."""
+    def tell(self, name: str, concerns: tuple[str, ...], *, errno: int = 0, ms: int = 0) -> None:
+        """Break it, from the next operation on: those of these groups fail with ``errno``, or take ``ms`` longer."""
         self.check()
-        self._told[name] = {"name": name, "kind": kind, "ms": ms}
+        self._told[name] = {"name": name, "concerns": concerns, "errno": errno, "ms": ms}
         self._write()
 
     def forget(self, name: str) -> None:
@@ -145,12 +147,13 @@ class Disk:
 
 
 class Breaks(Injector):
-    """full, read-only, unreadable, slow-disk: operations of the target that are refused, or delayed."""
+    """Operations of the target that are refused, or delayed."""
 
     holds = False
 
-    def __init__(self, fault: Fault, disk: Disk) -> None:
-        self._kind, self._disk, self._name = fault.kind, disk, f"{fault.kind} {fault}"
+    def __init__(self, fault: Fault, disk: Disk, *, concerns: tuple[str, ...], refusal: int) -> None:
+        self._concerns, self._refusal = concerns, refusal
+        self._disk, self._name = disk, f"{fault.kind} {fault}"
         self._ms = dict(fault.amounts).get("ms", 0)
         self._place = 0
         self._seen = ""
@@ -159,7 +162,7 @@ class Breaks(Injector):
 
     def inject(self) -> None:
         self._place = self._disk.end
-        self._disk.tell(self._name, self._kind, ms=self._ms)
+        self._disk.tell(self._name, self._concerns, errno=self._refusal, ms=self._ms)
 
     def evidence(self) -> str:
         self._look()
@@ -186,7 +189,8 @@ class Breaks(Injector):
         found, self._place = self._disk.since(self._place)
         struck = [operation for operation in found if self._name in operation.struck]
         if self._healing:
-            self._after += [done for done in found if self._kind in done.kinds and self._name not in done.struck]
+            alike = (done for done in found if not {*self._concerns}.isdisjoint(done.groups))
+            self._after += [done for done in alike if self._name not in done.struck]
         if struck and not self._seen:
             first = struck[0]
             how = f"failed with {errno.errorcode[first.errno]}" if first.errno else f"was delayed by {first.ms} ms"
@@ -194,17 +198,17 @@ class Breaks(Injector):
             self._seen = f"{self._disk.said(first)} {how}{more}"
 
 
-def _breaks(fault: Fault, scene: Scene) -> Injector:
-    return Breaks(fault, scene.mounted(fault))
+def _breaks(*concerns: str, refusal: int = 0) -> Callable[[Fault, Scene], Injector]:
+    return lambda fault, scene: Breaks(fault, scene.mounted(fault), concerns=concerns, refusal=refusal)
 
 
 REFUSED = "an operation of the target that failed with it"
 FULL, READ_ONLY, UNREADABLE = (
-    register(Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=_breaks, lasts=True, drawn=False))
-    for name, about in (
-        ("full", "no room: what would take some fails with ENOSPC"),
-        ("read-only", "whatever would change anything fails with EROFS"),
-        ("unreadable", "opening a file to read it, and reading, fail with EIO"),
+    register(Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=breaks, lasts=True, drawn=False))
+    for name, about, breaks in (
+        ("full", "no room: what would take some fails with ENOSPC", _breaks(GROWS, refusal=errno.ENOSPC)),
+        ("read-only", "whatever would change anything fails with EROFS", _breaks(GROWS, CHANGES, refusal=errno.EROFS)),
+        ("unreadable", "opening a file to read it, and reading, fail with EIO", _breaks(READS, refusal=errno.EIO)),
     )
 )
 SLOW_DISK = register(
@@ -213,7 +217,7 @@ SLOW_DISK = register(
         of=DISK,
         about="each read, write and fsync takes longer",
         evidence="an operation of the target that was delayed",
-        injector=_breaks,
+        injector=_breaks(TRANSFERS),
         lasts=True,
         amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
         drawn=False,

@@ -4,9 +4,10 @@ Run as ``python -m psconform.faults.fuse_server FOLDER CONTROL MARK SOURCE [othe
 itself over it, and works below the mount through that: what is written is there, as ordinary files, when it is
 unmounted. In the folder CONTROL, which must lie elsewhere, are
 
-* ``faults.json``, written by psconform: what is broken now, ``[{"name": .., "kind": "full", "ms": 0}]``; it is read at
-  each operation, so that what psconform has written holds from the next one on;
-* ``operations.jsonl``, written here: one line for each operation of the target that some kind of fault concerns.
+* ``faults.json``, written by psconform: what is broken now, ``[{"name": .., "concerns": ["grows"], "errno": 28,
+  "ms": 0}]``: operations of these groups are refused with an error, or (errno 0) delayed. It is read at each
+  operation, so that what psconform has written holds from the next one on;
+* ``operations.jsonl``, written here: one line for each operation of the target that a fault may concern.
 
 Operations of the target are those of processes with MARK in their environment (``NAME=VALUE``; empty: of all): what
 others do here is neither disturbed nor recorded. SOURCE is what the mount is called in /proc/mounts. With ``others``
@@ -27,17 +28,8 @@ from typing import Any, TypeVar
 
 import mfusepy
 
-from .disk_faults import FAULTS, OPERATIONS
+from .disk_faults import CHANGES, FAULTS, GROWS, OPERATIONS, READS, TRANSFERS
 
-REFUSED = {"full": errno.ENOSPC, "read-only": errno.EROFS, "unreadable": errno.EIO}
-"""What the target is told, by kind of fault; any other kind delays."""
-GROWS = ("full", "read-only")
-"""Kinds that concern what takes room on a disk,"""
-CHANGES = ("read-only",)
-"""what changes it otherwise,"""
-READS = ("unreadable",)
-"""and what reads from a file; ``SLOW`` comes with reads, writes and fsync."""
-SLOW = ("slow-disk",)
 SLICE_S = 0.01
 """A delay looks this often whether it is still wanted: the end of the fault ends it, too."""
 NOW, KEEP = 2**30 - 1, 2**30 - 2
@@ -56,15 +48,15 @@ class PassThrough:
         self._log = os.open(control / OPERATIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._mark, self._others = mark.encode(), others
 
-    def _do(self, operation: str, path: str, kinds: tuple[str, ...], act: Callable[[], _Done]) -> _Done:
-        """Do it, unless a fault of these kinds refuses it, late if one delays it. The target's are recorded."""
+    def _do(self, operation: str, path: str, groups: tuple[str, ...], act: Callable[[], _Done]) -> _Done:
+        """Do it, unless a fault of these groups refuses it, late if one delays it. The target's are recorded."""
         pid: int = mfusepy.fuse_get_context()[2]
         if not self._is_target(pid):
             return act()
-        struck = [fault for fault in self._told() if fault["kind"] in kinds]
-        refusal = next((REFUSED[fault["kind"]] for fault in struck if fault["kind"] in REFUSED), 0)
+        struck = [fault for fault in self._told() if not {*fault["concerns"]}.isdisjoint(groups)]
+        refusal = next((fault["errno"] for fault in struck if fault["errno"]), 0)
         # it is evidence of what refused it, and of nothing else that would have
-        struck = [fault for fault in struck if not refusal or REFUSED.get(fault["kind"]) == refusal]
+        struck = [fault for fault in struck if not refusal or fault["errno"] == refusal]
         began, number = time.monotonic(), 0
         self._delay(max((fault["ms"] for fault in struck), default=0) / 1000)
         delayed_ms = round(1000 * (time.monotonic() - began))
@@ -76,7 +68,7 @@ class PassThrough:
             number = error.errno or errno.EIO
             raise
         finally:
-            said = {"operation": operation, "name": path.lstrip("/"), "group": _group(pid), "kinds": kinds}
+            said = {"operation": operation, "name": path.lstrip("/"), "group": _group(pid), "groups": groups}
             said |= {"errno": number, "ms": delayed_ms, "struck": [fault["name"] for fault in struck]}
             os.write(self._log, json.dumps(said).encode() + b"\n")
 
@@ -90,7 +82,7 @@ class PassThrough:
                 os.lchown(self._root + path, uid, gid)
             return made
 
-        return self._do(operation, path, GROWS, act)
+        return self._do(operation, path, (GROWS,), act)
 
     def _is_target(self, pid: int) -> bool:
         if not self._mark or not pid:  # without one it is the kernel, which writes back what a process has mapped
@@ -108,7 +100,7 @@ class PassThrough:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, SLICE_S))
-            if all(fault["kind"] not in SLOW for fault in self._told()):
+            if not any(fault["ms"] for fault in self._told()):
                 return
 
     # What only looks: never disturbed.
@@ -151,7 +143,7 @@ class PassThrough:
         return self._make("create", path, lambda: os.open(self._root + path, opened, mode))
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-        return self._do("write", path, GROWS + SLOW, lambda: os.pwrite(fh, data, offset))
+        return self._do("write", path, (GROWS, TRANSFERS), lambda: os.pwrite(fh, data, offset))
 
     def mkdir(self, path: str, mode: int) -> None:
         self._make("mkdir", path, lambda: os.mkdir(self._root + path, mode))
@@ -163,33 +155,33 @@ class PassThrough:
         self._make("symlink", target, lambda: os.symlink(source, self._root + target))
 
     def link(self, target: str, source: str) -> None:
-        self._do("link", target, GROWS, lambda: os.link(self._root + source, self._root + target))
+        self._do("link", target, (GROWS,), lambda: os.link(self._root + source, self._root + target))
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> None:
         grows = length > os.stat(self._root + path).st_size
         self._do(
             "truncate",
             path,
-            GROWS if grows else CHANGES,
+            (GROWS if grows else CHANGES,),
             lambda: os.truncate(self._root + path if fh is None else fh, length),
         )
 
     # What changes something otherwise.
 
     def rename(self, old: str, new: str) -> None:
-        self._do("rename", old, CHANGES, lambda: os.rename(self._root + old, self._root + new))
+        self._do("rename", old, (CHANGES,), lambda: os.rename(self._root + old, self._root + new))
 
     def unlink(self, path: str) -> None:
-        self._do("unlink", path, CHANGES, lambda: os.unlink(self._root + path))
+        self._do("unlink", path, (CHANGES,), lambda: os.unlink(self._root + path))
 
     def rmdir(self, path: str) -> None:
-        self._do("rmdir", path, CHANGES, lambda: os.rmdir(self._root + path))
+        self._do("rmdir", path, (CHANGES,), lambda: os.rmdir(self._root + path))
 
     def chmod(self, path: str, mode: int) -> None:
-        self._do("chmod", path, CHANGES, lambda: os.chmod(self._root + path, mode))
+        self._do("chmod", path, (CHANGES,), lambda: os.chmod(self._root + path, mode))
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        self._do("chown", path, CHANGES, lambda: os.lchown(self._root + path, uid, gid))
+        self._do("chown", path, (CHANGES,), lambda: os.lchown(self._root + path, uid, gid))
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
         before, now = os.lstat(self._root + path), time.time_ns()
@@ -198,7 +190,7 @@ class PassThrough:
         self._do(
             "utimens",
             path,
-            CHANGES,
+            (CHANGES,),
             lambda: os.utime(self._root + path, ns=(atime, mtime), follow_symlinks=False),
         )
 
@@ -206,14 +198,15 @@ class PassThrough:
 
     def open(self, path: str, flags: int) -> int:
         mode = flags & os.O_ACCMODE
-        kinds = (READS if mode != os.O_WRONLY else ()) + (CHANGES if mode != os.O_RDONLY or flags & os.O_TRUNC else ())
-        return self._do("open", path, kinds, lambda: os.open(self._root + path, _flags(flags)))
+        groups: tuple[str, ...] = (READS,) if mode != os.O_WRONLY else ()
+        groups += (CHANGES,) if mode != os.O_RDONLY or flags & os.O_TRUNC else ()
+        return self._do("open", path, groups, lambda: os.open(self._root + path, _flags(flags)))
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        return self._do("read", path, READS + SLOW, lambda: os.pread(fh, size, offset))
+        return self._do("read", path, (READS, TRANSFERS), lambda: os.pread(fh, size, offset))
 
     def fsync(self, path: str, datasync: int, fh: int) -> None:
-        self._do("fsync", path, SLOW, lambda: os.fdatasync(fh) if datasync else os.fsync(fh))
+        self._do("fsync", path, (TRANSFERS,), lambda: os.fdatasync(fh) if datasync else os.fsync(fh))
 
     fsyncdir = fsync
 
