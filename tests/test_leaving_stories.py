@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from psconform import probe as loaded
 from psconform.checks.leaving import leaves_as_declared
 from psconform.checks.straggler import waits_for_slowest
 from psconform.claims import DEFAULTS
@@ -19,7 +20,30 @@ from .stories import Story
 from .test_checks_recovery import statuses, violated, witness
 from .test_leaving_rollback import Rounds
 
-T_S = 0.1
+T_S = 10.0
+"""Seconds that a job waits for a worker: far more than a story takes, whose clock is advanced by hand."""
+
+
+class Clock:
+    """The module time for the probe, whose monotonic clock goes on at once where a story says so."""
+
+    ahead_ns = 0
+
+    def advance(self, seconds):
+        self.ahead_ns += int(seconds * 1e9)
+
+    def monotonic_ns(self):
+        return time.monotonic_ns() + self.ahead_ns
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(loaded, "time", clock)
+    return clock
 
 
 class Waits(Rounds):
@@ -30,7 +54,7 @@ class Waits(Rounds):
         Story.__init__(self, folder, layout=Layout(ps=2, workers=2, drop_after=T_S), steps=steps, claims=claims)
 
     def before_absence(self):
-        time.sleep(1.2 * T_S)
+        loaded.time.advance(1.2 * T_S)
 
 
 @pytest.fixture
@@ -157,13 +181,13 @@ def test_after_a_rollback_one_is_waited_for_anew(story, waits):
     assert violated(judged) == (set() if waits else {"M2"}), explain(judged)
 
 
-def test_in_async_one_absence_is_over_when_the_worker_pushes_again(tmp_path):
+def test_in_async_one_absence_is_over_when_the_worker_pushes_again(tmp_path, clock):
     claims = replace(DEFAULTS["async"], recovery="checkpoint", liveness="progress")
     layout = Layout(ps=2, workers=2, update="async", drop_after=T_S)
     story = Story(tmp_path / "run", layout=layout, claims=claims, update="async")
     story.step(1, 3)
     story.step(0, 3)
-    time.sleep(1.2 * T_S)
+    clock.advance(1.2 * T_S)
     story.probes[0].goes_without(1, 3)
     story.step(0, 3)
     story.step(1, 4)  # it is back; then it stops, and nobody says so
@@ -180,7 +204,7 @@ def test_in_async_one_absence_is_over_when_the_worker_pushes_again(tmp_path):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_in_async_too_one_is_waited_for_anew_after_a_rollback(tmp_path, waits):
+def test_in_async_too_one_is_waited_for_anew_after_a_rollback(tmp_path, clock, waits):
     """Who waits has trained all its steps, and reads nothing."""
     claims = replace(DEFAULTS["async"], recovery="checkpoint", liveness="progress", reduction="none")
     layout = Layout(ps=2, workers=2, update="async", drop_after=T_S)
@@ -188,12 +212,12 @@ def test_in_async_too_one_is_waited_for_anew_after_a_rollback(tmp_path, waits):
     story.step(1, 3)
     story.step(0, 12)
     story.checkpoint("step-12")
-    time.sleep(1.2 * T_S)
+    clock.advance(1.2 * T_S)
     story.kill("ps:1")
     story.fault("kill", "ps:1", on=False, evidence="started again")
     story.exits.clear()
     story.restore("step-12")
-    time.sleep(1.2 * T_S if waits else 0.0)
+    clock.advance(1.2 * T_S if waits else 0.0)
     story.probes[0].goes_without(1, 3)
     story.step(1, 9)
     judged = story.finish()
@@ -271,15 +295,15 @@ def test_a_rollback_at_the_end_excuses_nothing(tmp_path):
     assert "worker:1 was back at step 4, and 48 rounds from step 4 on" in witness(judged, "M2")[0]
 
 
-def test_who_comes_in_the_middle_of_the_wait_has_no_longer_than_others(tmp_path):
+def test_who_comes_in_the_middle_of_the_wait_has_no_longer_than_others(tmp_path, clock):
     story = Waits(tmp_path / "run", steps=40)
     story.rounds(2)
     story.kill("worker:1")
 
     def comes():
-        time.sleep(0.6 * T_S)
+        clock.advance(0.6 * T_S)
         story.back(1)
-        time.sleep(0.6 * T_S)
+        clock.advance(0.6 * T_S)
 
     story.before_absence = comes
     story.round(0)
@@ -289,16 +313,16 @@ def test_who_comes_in_the_middle_of_the_wait_has_no_longer_than_others(tmp_path)
     assert not violated(judged), explain(judged)
 
 
-def test_who_was_let_in_and_waited_for_once_more_was_taken_back(tmp_path):
+def test_who_was_let_in_and_waited_for_once_more_was_taken_back(tmp_path, clock):
     story = Waits(tmp_path / "run", steps=40)
     story.rounds(2)
     story.kill("worker:1")
     story.rounds(2, 0)
     story.back(1)
     story.rounds(8)
-    story.fault("stall", "isolate worker:1", did_ns=time.monotonic_ns())
+    story.fault("stall", "isolate worker:1", did_ns=clock.monotonic_ns())
     story.round(0)
-    story.fault("stall", "isolate worker:1", on=False, evidence="bytes came", did_ns=time.monotonic_ns())
+    story.fault("stall", "isolate worker:1", on=False, evidence="bytes came", did_ns=clock.monotonic_ns())
     story.before_absence = lambda: None
     story.rounds(27, 0)
     judged = story.ends()
