@@ -18,7 +18,7 @@ from psconform.launchers.local import OWNER, TEMPORARY, LocalLauncher, owner_mar
 from psconform.launchers.remains import namespace
 from psconform.layout import Command, Task
 
-from .waits import HANG_S, only_one_cleans
+from .waits import HANG_S, only_one_cleans, until
 
 pytestmark = pytest.mark.engine
 
@@ -31,13 +31,17 @@ def _alone():
 
 @pytest.fixture
 def start():
-    """Starts sleeping processes that bear a mark; ends them after the test."""
+    """Starts sleeping processes that bear a mark; ends them after the test.
+
+    The kernel shows no environment of a process until it has loaded the program, which may be after Popen has returned.
+    """
     processes = []
 
     def sleeper(mark):
         command = [sys.executable, "-c", "import time; time.sleep(1000)  # a\n# comment"]
-        processes.append(subprocess.Popen(command, env={**os.environ, OWNER: mark}))
-        return processes[-1]
+        processes.append(process := subprocess.Popen(command, env={**os.environ, OWNER: mark}))
+        until(lambda: psutil.Process(process.pid).environ().get(OWNER) == mark)
+        return process
 
     yield sleeper
     for process in processes:
@@ -152,7 +156,7 @@ def test_a_keeper_that_clears_up_is_let_do_so(tmp_path):
 def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
     with LocalLauncher() as launcher:
         pid = launcher.start(Task("ps", 0), Command(("sleep", "1000")), env={}, log=tmp_path / "a.log")
-        assert psutil.Process(pid).environ()[OWNER] == owner_mark()
+        until(lambda: psutil.Process(pid).environ().get(OWNER) == owner_mark())
         assert pid not in orphans()
         assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}
         assert launcher.running == (Task("ps", 0),)
