@@ -40,7 +40,7 @@ from psconform.runner.replay import Fails, stored_plan
 from psconform.runner.session import Session
 from psconform.runner.shrink import as_it_was, shrink
 from psconform.runner.verdicts import judge_folder
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 STORE = Path(__file__).parent / ".detection" / "chaos.jsonl"
 TRIES, WITHIN_S, MOST_FAULTS = 20, 20.0, 3

@@ -11,9 +11,10 @@ from typing import Any
 
 from machine import paragraph
 
+from psconform.defect import Defect
 from psconform.layout import NAMED, Layout
 from psconform.options import Options
-from psconform.targets.defects import DEFECTS, Defect
+from psconform.targets.reference import DEFECTS
 
 STEPS = Options.steps
 LONGEST = 60
@@ -22,7 +23,7 @@ LEAST = 19 / 20
 MOST_S = 20.0
 """A cluster that takes longer than this is reported."""
 CONFIDENCE = 0.95
-NONE = Defect("", "")
+NONE = Defect("", "", "")
 
 Result = dict[str, Any]
 """One line of the store."""

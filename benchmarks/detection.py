@@ -30,13 +30,14 @@ from machine import machine, today, versions
 from rich.console import Console
 
 from psconform import judge
+from psconform.defect import Defect
 from psconform.errors import PsconformError
 from psconform.faults.kinds import NETWORK, drawn_kinds, kinds
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.runner.random_layouts import drawn
 from psconform.runner.session import Session
-from psconform.targets.defects import DEFECTS, Defect
+from psconform.targets.reference import DEFECTS
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).parent / ".detection" / "results.jsonl"
@@ -154,7 +155,7 @@ def healthy_recoveries(runs: int) -> list[Case]:
     for seed in range(runs):
         generator = random.Random(f"killed:{seed}")
         update = ("sync", "async")[seed % 2]
-        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", workers=2, steps=20))
+        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", "", workers=2, steps=20))
         kill = []
         for task in generator.sample(Layout.parse(options["layout"]).tasks, generator.randint(1, 2)):
             places = [f"{phase}{generator.randrange(options['steps'])}" for phase in ("", "after-push:")]
@@ -174,7 +175,7 @@ def healthy_networks(runs: int) -> list[Case]:
     for seed in range(runs):
         generator = random.Random(f"broken:{seed}")
         update = ("sync", "async")[seed % 2]
-        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", workers=2, steps=20))
+        options = drawn(seed, 0, update=update, steps=KILLED_STEPS, needs=Defect("", "", "", workers=2, steps=20))
         options |= {"faults": faults, "checkpoint_every": generator.randint(3, 15)}
         options |= {"workload": generator.choice(("ledger", "ledger", "digits")), "read_every": 1}
         cases.append(Case(defect="", update=update, seed=seed, options={**options, "reduction": "mean"}))

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from psconform.launchers.launcher import DOCKER, LAUNCHERS, PROCESS
 from psconform.options import UPDATES
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 STORE = Path(__file__).parent / ".detection" / "launchers.jsonl"
 WORKLOADS = ("ledger", "decayed-ledger", "digits")

@@ -44,7 +44,7 @@ behind it, which TensorFlow takes as it is, and the gradient of the linear loss 
 copy, and TensorFlow's own gradient of the loss is another pass. In async a ps goes over the parameters once for each
 push and copies nothing. In sync it copies each row before it is sent, and the first gradient of a round goes over the
 parameters three times; that, beside the bytes of the read, is what is missing at 64 MB. A task of the reference keeps
-memory that it has had once (reference_impl/memory.py), where raw, from 32 MB a tensor, pays for new pages each time.
+memory that it has had once (reference_impl/__main__.py), where raw, from 32 MB a tensor, pays for new pages each time.
 
 Whole runs differ as rounds do, by some hundredths of raw."""
 SIDES = ("reference", "raw", "raw+read")

@@ -14,7 +14,7 @@ from psconform.checks import all_checks
 from psconform.history import events
 from psconform.options import CLUSTER, EXECUTION, FAULTS, OPTIONS, TRAINING
 from psconform.report.listing import LISTS
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 HERE = Path(__file__).parent
 GENERATED = "<!-- written by docs/generate.py; edit the code instead -->\n\n"

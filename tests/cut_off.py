@@ -20,9 +20,9 @@ import traceback
 from contextlib import contextmanager
 
 import numpy as np
-import tensorflow as tf
-from psconform.reference_impl import trainer
-from psconform.reference_impl.shard import ShardConfig, tf1
+from psconform.reference_impl.cluster import new_server, tf, tf1
+from psconform.reference_impl.modes.full_ps import FullConfig
+from psconform.reference_impl.modes.full_worker import FullWorker
 
 from psconform.layout import Task
 from psconform.probe import Probe
@@ -76,8 +76,8 @@ def repeatedly(call, *args, after):
 
 
 def train(cluster, index):
-    config = ShardConfig(slots=SLOTS, workers=WORKERS, update=UPDATE, reduction="sum", steps=STEPS)
-    worker = trainer.Worker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
+    config = FullConfig(slots=SLOTS, workers=WORKERS, update=UPDATE, reduction="sum", steps=STEPS)
+    worker = FullWorker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
     worker.join()
     draw, cut, ones = random.Random(index), 0, np.ones(SLOTS, np.float32)
     shard, (x,) = worker.shards[0], worker._x
@@ -114,7 +114,7 @@ def main():
     tf1.disable_eager_execution()
     ps = fork()
     if not ps:
-        trainer.new_server(cluster, Task("ps", 0)).join()
+        new_server(cluster, Task("ps", 0)).join()
     workers = []
     for index in range(WORKERS):
         workers.append(fork())

@@ -30,11 +30,11 @@ def start(request, ended):
         os.dup2(log, 2)
         os.environ.clear()
         os.environ.update(request["env"])
-        for module in (trainer, recovery, chief):  # whoever waits long in a test waits for nothing
-            module.CALL_TIMEOUT_S = float(os.environ.get("CALL_TIMEOUT_S", trainer.CALL_TIMEOUT_S))
-        patience_s = os.environ.get("ROUND_PATIENCE_S", recovery.RecoveringWorker.round_patience_s)
-        recovery.RecoveringWorker.round_patience_s = float(patience_s)
-        recovery.POLL_S = float(os.environ.get("POLL_S", recovery.POLL_S))
+        for module in (worker, recovering_worker, chief):  # whoever waits long in a test waits for nothing
+            module.CALL_TIMEOUT_S = float(os.environ.get("CALL_TIMEOUT_S", worker.CALL_TIMEOUT_S))
+        patience_s = os.environ.get("ROUND_PATIENCE_S", recovering_worker.RecoveringWorker.round_patience_s)
+        recovering_worker.RecoveringWorker.round_patience_s = float(patience_s)
+        recovering_worker.POLL_S = float(os.environ.get("POLL_S", recovering_worker.POLL_S))
         main(request["argv"])
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)
@@ -54,8 +54,10 @@ def poll(pid, ended):
 
 
 if __name__ == "__main__":
-    from psconform.reference_impl import chief, defects, recovery, trainer  # noqa: F401
+    from psconform.reference_impl import worker
     from psconform.reference_impl.__main__ import main
+    from psconform.reference_impl.modes import setup  # noqa: F401
+    from psconform.reference_impl.recovery import chief, recovering_worker
 
     # TensorFlow's import leaves threads, none of which holds a lock that a task needs
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork")

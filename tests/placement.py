@@ -11,14 +11,16 @@ import socket
 import sys
 from pathlib import Path
 
-from psconform.reference_impl import trainer
-from psconform.reference_impl.defects import client_type
-from psconform.reference_impl.shard import ShardConfig, tf1
+from psconform.reference_impl.cluster import new_server, tf1
+from psconform.reference_impl.modes.full_ps import FullConfig
+from psconform.reference_impl.modes.in_graph import InGraph
+from psconform.reference_impl.modes.model_parallel import ModelParallel
 
 from psconform.layout import Task
 from psconform.probe import Probe
 from psconform.workloads.digits import write_data
 
+CLIENTS = {"in-graph": InGraph, "model-parallel": ModelParallel}
 FOLDER, WORKERS = Path(sys.argv[1]), int(sys.argv[2])
 
 
@@ -40,11 +42,11 @@ def probes(folder):
 def traced(replication):
     """One step of this client."""
     cluster = {"ps": [f"127.0.0.1:{port()}"], "worker": [f"127.0.0.1:{port()}" for _ in range(WORKERS)]}
-    servers = [trainer.new_server(cluster, Task("ps", 0))]
-    servers += [trainer.new_server(cluster, Task("worker", i)) for i in range(1, WORKERS)]
+    servers = [new_server(cluster, Task("ps", 0))]
+    servers += [new_server(cluster, Task("worker", i)) for i in range(1, WORKERS)]
     recorded = probes(FOLDER / replication)
-    config = ShardConfig(slots=recorded[0].slots, workers=WORKERS, steps=2)
-    client = client_type("", replication)(cluster, recorded, config)
+    config = FullConfig(slots=recorded[0].slots, workers=WORKERS, steps=2)
+    client = CLIENTS[replication](cluster, recorded, config)
     client.towers[0].join()
     feeds = [value for tower in client.towers for value in tower.prepare(0)] + client.together(0)
     ops = [tower.ops for tower in client.towers]
@@ -64,7 +66,7 @@ def traced(replication):
 
 def main():
     tf1.disable_eager_execution()
-    found = {replication: traced(replication) for replication in ("in-graph", "model-parallel")}
+    found = {replication: traced(replication) for replication in CLIENTS}
     sys.stdout.write(json.dumps({replication: record for replication, (record, _) in found.items()}) + "\n")
     sys.stdout.flush()
     os._exit(0)

@@ -46,7 +46,7 @@ from psconform.launchers.images import need, trainer_image
 from psconform.plugin import REQUIRE_ALL
 from psconform.runner.session import Session
 from psconform.runner.verdicts import Judged, judge_folder
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 from .parts import parts_of
 from .recorded_cases import CASES, Case

@@ -8,7 +8,7 @@ from typing import Any
 
 from psconform.faults.kinds import CONTAINER, PACKETS, kinds
 from psconform.options import UPDATES
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 STEPS = 30
 """Of each worker: enough for most, and few enough for a small archive."""

@@ -113,7 +113,7 @@ def test_a_task_comes_back_by_hand(update, tmp_path):
     assert [process.returncode for process in processes.values()] == [0, 0, 0], outputs
     assert "restored step-" in outputs[1]
     import tensorflow as tf
-    from psconform.reference_impl.checkpoint import Store
+    from psconform.reference_impl.recovery.checkpoints import Store
 
     newest = tf.train.load_checkpoint(str(tmp_path / Store(tmp_path).names()[0]))
     assert newest.get_tensor("applied").tolist() == [400, 400]
@@ -138,7 +138,7 @@ def test_a_worker_joins_a_running_async_job(tmp_path):
             process.kill()
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     import tensorflow as tf
-    from psconform.reference_impl.checkpoint import Store
+    from psconform.reference_impl.recovery.checkpoints import Store
 
     newest = tf.train.load_checkpoint(str(tmp_path / Store(tmp_path).names()[0]))
     assert newest.get_tensor("applied").tolist() == [500, 500]

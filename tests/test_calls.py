@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tensorflow
 
 def test_an_error_whose_text_cannot_be_read_is_one_that_may_pass():
     """TensorFlow decodes what a ps sends as its error, which may be anything."""
-    from psconform.reference_impl.calls import Calls
+    from psconform.reference_impl.recovery.calls import Calls
 
     def run(*, options):
         del options

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture
 def store(tmp_path):
-    from psconform.reference_impl.checkpoint import Store
+    from psconform.reference_impl.recovery.checkpoints import Store
 
     return Store(tmp_path / "checkpoints", keep=3)
 
 
 def cut(step, epoch=0):
-    from psconform.reference_impl.checkpoint import Cut
+    from psconform.reference_impl.recovery.checkpoints import Cut
 
     thetas = [np.arange(5, dtype=np.float32) + step, -np.arange(5, dtype=np.float32)]
     return Cut(step, epoch, (step, step + 1), thetas)
@@ -103,9 +103,9 @@ def test_any_bit_flipped_any_file_cut_short_or_gone(store, suffix):
 )
 def test_damaged_while_it_was_written(store, monkeypatch, suffix, damaged):
     """Its digest is that of the damage, and TensorFlow's checksum is not."""
-    from psconform.reference_impl import checkpoint
+    from psconform.reference_impl.recovery import checkpoints
 
-    write = checkpoint._write_tensors
+    write = checkpoints._write_tensors
 
     def damage(prefix, cut):
         write(prefix, cut)
@@ -113,7 +113,7 @@ def test_damaged_while_it_was_written(store, monkeypatch, suffix, damaged):
         path.write_bytes(damaged(path.read_bytes()))
 
     store.save(cut(0))
-    monkeypatch.setattr(checkpoint, "_write_tensors", damage)
+    monkeypatch.setattr(checkpoints, "_write_tensors", damage)
     store.save(cut(10))
     assert store.names() == ["step-10-epoch-0", "step-0-epoch-0"]
     assert store.newest().name == "step-0-epoch-0"

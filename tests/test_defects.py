@@ -11,7 +11,7 @@ from psconform.faults.fault_generator import drawn_plan
 from psconform.layout import Layout
 from psconform.options import UPDATES
 from psconform.plugin import need
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 from .parts import parts_of
 
@@ -81,7 +81,7 @@ def test_defect_of_the_network_does_not_show_where_no_call_fails(judge, name, up
 
 
 def hasty_s():
-    from psconform.reference_impl.faulty_network import TimeoutDrops
+    from psconform.reference_impl.defects.network_defects import TimeoutDrops
 
     return TimeoutDrops.hasty_s
 
@@ -151,11 +151,24 @@ def test_one_worker_more_than_840_divides(judge):
 
 @pytest.mark.tensorflow
 def test_registry_and_trainer_know_the_same_defects():
-    from psconform.reference_impl.defects import RECOVERING, WORKERS
-    from psconform.reference_impl.faulty_replicas import REPLICAS
+    """Each is a class of its own, of what its needs say, and each module with bugs has no others."""
+    from psconform.reference_impl.defects import code_of
+    from psconform.reference_impl.modes.all_reduce import Replica
+    from psconform.reference_impl.recovery.chief import Chief
+    from psconform.reference_impl.recovery.eviction import Eviction
+    from psconform.reference_impl.recovery.recoverable_ps import RecoverableShard
+    from psconform.reference_impl.recovery.recovering_worker import RecoveringWorker
 
-    assert set(DEFECTS) == (set(WORKERS) | set(REPLICAS) | set(RECOVERING)) - {""}
-    assert {name for name, defect in DEFECTS.items() if defect.recovers} == set(RECOVERING) - {""}
+    code = {name: code_of(name) for name in DEFECTS}
+    of_recovery = (RecoveringWorker, RecoverableShard, Chief, Eviction)
+    assert {name for name in DEFECTS if issubclass(code[name], of_recovery)} == {
+        name for name, defect in DEFECTS.items() if defect.recovers
+    }
+    assert {name for name in DEFECTS if issubclass(code[name], Replica)} == {
+        name for name, defect in DEFECTS.items() if defect.all_reduce
+    }
+    same = {"adam-slots-lost", "momentum-lost"}  # of two optimizers
+    assert {a for a in DEFECTS for b in DEFECTS if a != b and code[a] is code[b]} == same
 
 
 @pytest.mark.parametrize(

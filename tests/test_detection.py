@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from psconform.defect import Defect
 from psconform.errors import PsconformError
 from psconform.options import Options
 from psconform.runner.plan import make_plan
-from psconform.targets.defects import DEFECTS, Defect
+from psconform.targets.reference import DEFECTS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 detection = importlib.import_module("detection")
@@ -88,8 +89,8 @@ def test_the_stamp_of_this_checkout_covers_its_sources():
 
 
 FEW = {
-    "drop": Defect("loses a gradient", "R1", ("S1",)),
-    "torn-read": Defect("tears a read", "A6", ("S1", "S4"), ("sync",), ps=2, steps=5),
+    "drop": Defect("", "loses a gradient", "R1", ("S1",)),
+    "torn-read": Defect("", "tears a read", "A6", ("S1", "S4"), ("sync",), ps=2, steps=5),
 }
 """In place of the registry, which grows."""
 

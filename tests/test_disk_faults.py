@@ -172,7 +172,7 @@ import errno, sys
 from pathlib import Path
 import numpy as np
 import tensorflow as tf
-from psconform.reference_impl.checkpoint import Cut, Store, _os_error
+from psconform.reference_impl.recovery.checkpoints import Cut, Store, _os_error
 store = Store(Path(sys.argv[1]))
 for line in sys.stdin:
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from collections import Counter
@@ -65,3 +66,52 @@ def test_no_two_modules_of_psconform_share_a_name():
         path.name for path in (ROOT / "src" / "psconform").rglob("*.py") if "reference_impl" not in path.parts
     )
     assert [name for name, count in names.items() if count > 1 and not name.startswith("__")] == []
+
+
+REFERENCE = ROOT / "reference_impl"
+CORE = ("__main__.py", "arguments.py", "cluster.py", "ps.py", "worker.py")
+TREES = {path.relative_to(REFERENCE).as_posix(): ast.parse(path.read_text("utf-8")) for path in REFERENCE.rglob("*.py")}
+
+
+def names_of(tree):
+    """Functions, classes, and `Class.member` for methods and for attributes that its methods set."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            for part in ast.walk(node):
+                if isinstance(part, ast.FunctionDef):
+                    yield f"{node.name}.{part.name}"
+                elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                    yield f"{node.name}.{part.attr}"
+
+
+def test_the_walk_through_the_reference_trainer_names_what_there_is():
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    known = {name for tree in TREES.values() for name in names_of(tree)} | set(TREES)
+    known |= {f"{folder}/" for folder in ("reference_impl", "modes", "recovery", "defects")} | {"TF_CONFIG", "step"}
+    named = {name for name in re.findall(r"`([^`]+)`", page) if not name.startswith(("-", "psconform "))}
+    assert named - known == set()
+    assert {name for name in named if name.endswith(".py")} >= set(CORE)
+
+
+def test_the_core_of_the_reference_trainer_is_small_and_knows_of_no_mode():
+    assert sum(len((REFERENCE / name).read_text("utf-8").splitlines()) for name in CORE) <= 800
+    for name in ("cluster.py", "ps.py", "worker.py"):
+        imported = {node.module for node in ast.walk(TREES[name]) if isinstance(node, ast.ImportFrom) and node.level}
+        assert imported <= {"cluster", "ps"}, name
+
+
+def test_no_healthy_class_of_the_reference_trainer_has_more_than_two_levels_above_it():
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for name, tree in TREES.items()
+        if not name.startswith("defects/")
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def levels(name):
+        return max((1 + levels(base) for base in bases[name] if base in bases), default=0)
+
+    assert {name for name in bases if levels(name) > 2} == set()

@@ -42,7 +42,7 @@ def test_the_stamp_covers_all_code_that_runs_in_the_image():
         "import json, pkgutil, importlib, sys, psconform.trained\n"
         "import psconform.faults.iptables, psconform.faults.pod_agent\n"
         "import psconform.reference_impl as r\n"
-        "[importlib.import_module(f'{r.__name__}.{m.name}') for m in pkgutil.iter_modules(r.__path__)]\n"
+        "[importlib.import_module(m.name) for m in pkgutil.walk_packages(r.__path__, f'{r.__name__}.')]\n"
         "print(json.dumps([m for m in sys.modules if m.startswith('psconform.')]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

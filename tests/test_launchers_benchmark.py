@@ -10,7 +10,7 @@ import pytest
 
 from psconform.options import Options
 from psconform.runner.plan import make_plan
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 benchmark = importlib.import_module("launchers")

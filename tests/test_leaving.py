@@ -301,21 +301,24 @@ def test_an_absence_of_nobody_is_malformed(tmp_path):
 @pytest.mark.parametrize("update", UPDATES)
 def test_nothing_of_a_worker_that_is_out_is_let_in(monkeypatch, update):
     """And the step that is taken in its place is no gradient, and counts as one that was refused."""
-    from psconform.reference_impl import recoverable, shard
+    from psconform.reference_impl.cluster import tf, tf1
+    from psconform.reference_impl.modes.full_ps import FullConfig
+    from psconform.reference_impl.recovery import recoverable_ps
 
-    monkeypatch.setattr(shard.Shard, "device", lambda _: shard.tf.device("/device:CPU:0"))  # a ps in this process
-    config = shard.ShardConfig(slots=8, workers=2, update=update, reduction="sum", drop_after=T)
-    with shard.tf.Graph().as_default():
-        ps = recoverable.RecoverableShard(0, config)
-        sent = shard.tf1.placeholder(shard.tf.float32, [len(ps.blank(0))])
-        state, limits = shard.tf1.placeholder(shard.tf.float32, ps.shape), shard.tf1.placeholder(shard.tf.int32, [2])
+    # a ps in this process
+    monkeypatch.setattr(recoverable_ps.RecoverableShard, "device", lambda _: tf.device("/device:CPU:0"))
+    config = FullConfig(slots=8, workers=2, update=update, reduction="sum", drop_after=T)
+    with tf.Graph().as_default():
+        ps = recoverable_ps.RecoverableShard(0, config)
+        sent = tf1.placeholder(tf.float32, [len(ps.blank(0))])
+        state, limits = tf1.placeholder(tf.float32, ps.shape), tf1.placeholder(tf.int32, [2])
         push = [ps.push(sent, worker, pull=True) for worker in range(2)]
         stand_in, restore, limit = ps.push(sent, 1, pull=True, gated=False), ps.restore(state), ps.limit(limits)
         look = ps.look()
-        with shard.tf1.Session() as session:
+        with tf1.Session() as session:
             session.run(ps.control.initializer)
-            session.run(restore, {state: ps.packed(np.zeros(8, np.float32), (0, 0), 1)})
-            session.run(limit, {limits: [recoverable.OPEN, 0]})
+            session.run(restore, {state: ps.packed(np.zeros(8, np.float32), (0, 0), 1, {})})
+            session.run(limit, {limits: [recoverable_ps.OPEN, 0]})
 
             def send(op, message):
                 message[-3:] = 1, 0, 0

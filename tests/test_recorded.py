@@ -17,7 +17,7 @@ from psconform.layout import Layout
 from psconform.optimizers import OPTIMIZERS, SCHEDULES
 from psconform.options import MODELS, RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.runner.verdicts import judge_folder
-from psconform.targets.defects import DEFECTS
+from psconform.targets.reference import DEFECTS
 from psconform.workloads import all_workloads
 
 from .mutations import edit, measured

@@ -87,7 +87,7 @@ def test_the_last_checkpoint_holds_everything_whatever_a_chief_that_came_back_co
     faults = 'fault = [{kind = "truncate", at = "worker:1@40"}, {kind = "kill", task = "worker:0", at = "worker:1@42", '
     run = judge("reference", faults=f'{faults}restart_after = "0s"}}]', checkpoint_every=5, **cluster)
     assert run.exit_code == 0, run.explain()
-    from psconform.reference_impl.checkpoint import Store
+    from psconform.reference_impl.recovery.checkpoints import Store
 
     newest = Store(run.folder / "checkpoints").newest()
     assert newest is not None

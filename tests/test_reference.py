@@ -35,7 +35,7 @@ def test_a_call_that_is_cut_off_is_applied_wholly_or_not_at_all(update, workers)
 def test_a_ps_that_has_gone_keeps_no_goodbye_from_the_others(gone):
     """The last goodbye ends a ps before it has answered. In one call for all, those of the others were taken back."""
     import tensorflow as tf
-    from psconform.reference_impl.trainer import Worker
+    from psconform.reference_impl.worker import Worker
 
     heard = []
 
@@ -47,6 +47,6 @@ def test_a_ps_that_has_gone_keeps_no_goodbye_from_the_others(gone):
 
     closed = []
     probe = SimpleNamespace(close=lambda: closed.append(True))
-    Worker.leave(SimpleNamespace(_goodbye=["ps:0", "ps:1", "ps:2"], session=SimpleNamespace(run=run), probe=probe))
+    Worker.leave(SimpleNamespace(goodbye=["ps:0", "ps:1", "ps:2"], session=SimpleNamespace(run=run), probe=probe))
     assert heard == ["ps:0", "ps:1", "ps:2"]
     assert closed

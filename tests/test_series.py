@@ -16,6 +16,7 @@ from rich.console import Console
 
 from psconform.anomalies import Anomaly
 from psconform.cli import app
+from psconform.defect import Defect
 from psconform.errors import BadInput, PsconformError
 from psconform.history.manifest import Manifest
 from psconform.options import Options
@@ -25,13 +26,13 @@ from psconform.runner.plan import MAX_SEED
 from psconform.runner.progress import Progress
 from psconform.runner.random_layouts import drawn, make_plans
 from psconform.runner.series import Series, run_series
-from psconform.targets.defects import DEFECTS, Defect
+from psconform.targets.reference import DEFECTS
 
 from . import bugs
 from .simulate import Trainer
 
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
-NONE = Defect("", "")
+NONE = Defect("", "", "")
 SEEDS = st.integers(0, 2**31 - 1)
 MODES = st.sampled_from(["sync", "async"])
 

@@ -14,18 +14,19 @@ SLOTS, WORKERS = 40, 2
     ("value", "sound"), [(1.0, True), (3e38, True), (-3e38, True), (np.nan, False), (np.inf, False)]
 )
 def test_only_what_is_not_finite_is_refused(monkeypatch, update, value, sound):
-    from psconform.reference_impl import shard
+    from psconform.reference_impl.cluster import tf, tf1
+    from psconform.reference_impl.modes import full_ps
 
-    monkeypatch.setattr(shard.Shard, "device", lambda _: shard.tf.device("/device:CPU:0"))  # a ps in this process
-    config = shard.ShardConfig(slots=SLOTS, workers=WORKERS, update=update, reduction="sum")
+    monkeypatch.setattr(full_ps.FullShard, "device", lambda _: tf.device("/device:CPU:0"))  # a ps in this process
+    config = full_ps.FullConfig(slots=SLOTS, workers=WORKERS, update=update, reduction="sum")
     gradient = np.zeros(SLOTS, np.float32)
     gradient[: SLOTS // 2] = value
-    with shard.tf.Graph().as_default():
-        of_ps = shard.Shard(0, config)
-        initialise = of_ps.initialise(shard.tf.zeros([SLOTS]))
-        sent = shard.tf1.placeholder(shard.tf.float32, [len(of_ps.blank(0))])
+    with tf.Graph().as_default():
+        of_ps = full_ps.FullShard(0, config)
+        initialise = of_ps.initialise(tf.zeros([SLOTS]))
+        sent = tf1.placeholder(tf.float32, [len(of_ps.blank(0))])
         pushes = [of_ps.push(sent, worker, pull=True) for worker in range(WORKERS)]
-        with shard.tf1.Session() as session:
+        with tf1.Session() as session:
             session.run(initialise)
             for worker, amount in enumerate([np.zeros(SLOTS, np.float32), gradient]):
                 message = of_ps.blank(worker)

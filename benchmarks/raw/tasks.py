@@ -9,9 +9,11 @@ from multiprocessing.connection import Connection
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from psconform.reference_impl import trainer as reference
-from psconform.reference_impl.memory import keep_memory
-from psconform.reference_impl.shard import ShardConfig, tf1
+from psconform.reference_impl.__main__ import keep_memory
+from psconform.reference_impl.cluster import tf1
+from psconform.reference_impl.modes.full_ps import FullConfig
+from psconform.reference_impl.modes.full_worker import FullWorker
+from psconform.reference_impl.ps import serve
 
 from . import trainer as raw
 from .pace import Pace, PacedProbe
@@ -29,16 +31,16 @@ def be(side: str, task: str, cluster: dict[str, list[str]], update: str, slots: 
     if side == "reference":
         keep_memory()
     index, workers = int(task.partition(":")[2]), len(cluster["worker"])
-    config = ShardConfig(slots=slots, workers=workers, update=update, steps=STEPS)
+    config = FullConfig(slots=slots, workers=workers, update=update, steps=STEPS)
     if pipe is None:
         if side == "reference":
-            reference.serve(cluster, index, config)
+            serve(cluster, index, config)
         else:
             raw.serve(cluster, index)
         return
     pace = Pace(pipe)
     if side == "reference":
         probe = PacedProbe(pace, workers=workers, slots=slots, steps=STEPS, task=task)
-        reference.Worker(cluster, probe, config).train()
+        FullWorker(cluster, probe, config).train()
     else:
         raw.train(cluster, index, sync=config.sync, slots=slots, reads=side == "raw+read", pace=pace)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from psconform.reference_impl.trainer import Cluster, new_server, session_config
+from psconform.reference_impl.cluster import Cluster, new_server, session_config
 
 from psconform.layout import Task
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from psconform.reference_impl import trainer
 from psconform.reference_impl.__main__ import main
+from psconform.reference_impl.worker import Worker
 
 from psconform.probe import Probe
 
@@ -31,7 +31,7 @@ def timed(call: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-def measured_train(self: trainer.Worker) -> None:
+def measured_train(self: Worker) -> None:
     """``Worker.train`` without joining and waiting: only the training loop counts."""
     self.join()
     join, self.join = self.join, lambda: None
@@ -54,8 +54,8 @@ def measured_train(self: trainer.Worker) -> None:
 
 for name in ("read", "gradient", "push", "ack"):
     setattr(Probe, name, timed(getattr(Probe, name)))
-train = trainer.Worker.train
-trainer.Worker.train = measured_train
+train = Worker.train
+Worker.train = measured_train
 
 if __name__ == "__main__":
     main()

@@ -45,7 +45,10 @@ MADE_LABEL = f"{LABEL}.made-of"
 """A key of all that an image was made of."""
 VERSION_LABEL = "org.opencontainers.image.version"
 TRAINER_CODE = "psconform.reference_impl"
-WORDS = ("compatibility", "errors", "layout", "models", "optimizers", "options", "probe", "times", "trained", "version")
+WORDS = (
+    *("compatibility", "defect", "errors", "layout", "models", "optimizers", "options", "probe", "times", "trained"),
+    "version",
+)
 HELPER_CODE = ("iptables", "nfqueue", "pod_agent", "traffic")
 """What runs in the image: the trainer, what it and its helper import of psconform, and the helper. The rest of
 psconform is in it, too, but judges and breaks from outside."""
@@ -318,7 +321,7 @@ def code_stamp() -> str:
     """What the code that tasks run is: changes with any line of it."""
     package = Path(__file__).resolve().parents[1]
     trainer = (Path(folder) for folder in importlib.import_module(TRAINER_CODE).__path__)
-    files = [path for folder in trainer for path in sorted(folder.glob("*.py"))]
+    files = [path for folder in trainer for path in sorted(folder.rglob("*.py"))]
     files += [package / f"{name}.py" for name in WORDS]
     files += [package / "faults" / f"{name}.py" for name in HELPER_CODE]
     stamp = hashlib.sha256()

@@ -16,8 +16,8 @@ from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
 from ..layout import NAMED, Layout
-from ..targets.defects import DEFECTS
 from ..targets.lookup import named_targets
+from ..targets.reference import DEFECTS
 from ..workloads import all_workloads
 
 Rows = list[dict[str, Any]]

@@ -11,7 +11,7 @@ from ..faults.plan_file import parse_plan
 from ..faults.process_faults import KILL
 from ..faults.trigger import BEFORE_PUSH, PHASES, When
 from ..layout import Layout, Task
-from ..targets.defects import DEFECTS
+from ..targets.reference import DEFECTS
 
 
 def check_leaving(name: str, given: Sequence[tuple[str, int]]) -> None:

@@ -22,9 +22,8 @@ from ..launchers.launcher import DOCKER
 from ..layout import Layout
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
 from ..targets.compose import PREFIX, load_compose
-from ..targets.defects import DEFECTS
 from ..targets.lookup import find_target
-from ..targets.reference import MODULE, REFERENCE
+from ..targets.reference import DEFECTS, MODULE, REFERENCE
 from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload

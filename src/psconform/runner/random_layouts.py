@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..defect import Defect
 from ..errors import BadInput
 from ..layout import Layout
 from ..options import OPTIONS, Options
-from ..targets.defects import DEFECTS, Defect
 from ..targets.lookup import find_target
+from ..targets.reference import DEFECTS
 from .plan import MAX_SEED, Plan, make_plan
 
 MAX_RUNS = 10_000
@@ -100,7 +101,7 @@ def drawn(
 
 
 def _limits(options: Options) -> dict[str, Any]:
-    needs = DEFECTS.get(options.defect, Defect("", ""))
+    needs = DEFECTS.get(options.defect, Defect("", "", ""))
     if "local_steps" in needs.mode:
         needs = replace(needs, steps=max(needs.steps, options.local_steps))
     struck = [text for given in (options.kill, options.stop, options.poison) for text in _listed(given)]

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from psconform.reference_impl.defects.catalog import DEFECTS as CATALOG
+
 from ..claims import DEFAULTS
+from ..defect import Defect
 from ..errors import BadInput
 from ..layout import Layout
 from ..options import OF_TRAINERS
 from ..probe import UNIT
 from ..workloads import all_workloads
-from .defects import DEFECTS, Defect
 from .target import OPTIONS, Job, Target
 
 REFERENCE = "reference"
 ABOUT = "the minimal TensorFlow ps/worker trainer that comes with psconform"
 MODULE = "psconform.reference_impl"
 PHASES = dict.fromkeys(("initialising", "checkpointing", "restoring"), "worker:0")
+DEFECTS: dict[str, Defect] = CATALOG
+"""Seeded defects of the reference trainer, by name."""
 RECOVERS = {"recovery": "checkpoint", "liveness": "progress"}
 
 
@@ -56,7 +60,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         jobs={"ps": job, "worker": job},
         claims={update: replace(claims, **RECOVERS) for update, claims in DEFAULTS.items()},
         unit=_unit,
-        preload=(f"{MODULE}.trainer", f"{MODULE}.defects", f"{MODULE}.replica"),
+        preload=(f"{MODULE}.modes.setup",),
         defects=tuple(DEFECTS),
         workloads=tuple(all_workloads()),
         exchanges=("ps", "all-reduce"),

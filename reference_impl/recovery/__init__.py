@@ -1,0 +1,1 @@
+"""Checkpoints, and tasks that go on after the death of any of them."""
