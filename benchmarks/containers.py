@@ -29,7 +29,7 @@ from psconform.layout import Layout
 from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
-from psconform.targets.compose_file import compose
+from psconform.targets.compose import compose
 
 LAYOUTS = ("ps=1,worker=2", "ps=2,worker=4")
 TIMES = 5

@@ -9,7 +9,7 @@ from psconform.layout import Layout, Task
 from psconform.options import Options
 from psconform.runner.dry_run import dry_run
 from psconform.runner.plan import make_plan
-from psconform.targets import compose_file
+from psconform.targets import compose
 from psconform.targets.compose import load_compose
 from psconform.targets.lookup import find_target
 
@@ -56,9 +56,9 @@ def program(tmp_path, monkeypatch):
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent))
-    compose_file.compose.cache_clear()
+    compose.compose.cache_clear()
     yield tool
-    compose_file.compose.cache_clear()
+    compose.compose.cache_clear()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from .faults.kinds import check_available
 from .faults.toxiproxy_install import find, need, ways
 from .launchers.engine import engine, told
 from .launchers.gpus import gpus
-from .targets.compose_file import HINT, compose
+from .targets.compose import HINT, compose
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from psconform import judge
 from psconform.launchers.engine import engine
 from psconform.runner.replay import stored_plan
-from psconform.targets.compose_file import compose
+from psconform.targets.compose import compose
 
 REFERENCE = Path(__file__).parents[2] / "docker" / "compose.yaml"
 STALL = 'fault = [{kind = "stall", links = "worker:1->ps:0", at = 12, for = "400ms"}]'

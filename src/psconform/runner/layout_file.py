@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import BadInput
 from ..launchers.blueprint import Resources
 from ..layout import MAX_GPUS, MAX_TASKS, Layout
-from ..targets.compose_file import LEAST_CPUS, LEAST_MEMORY
+from ..targets.compose import LEAST_CPUS, LEAST_MEMORY
 from .container_setup import Limits
 
 FILE = "layout.toml"
