@@ -11,7 +11,7 @@ with the highest total is the newest, and the version, the number of updates of 
 total divided by the gradients of a round (sync). Counters in float32 are exact up to 2**24.
 
 Async has one row, and a push puts another one in its place, made in the memory of its message: so what is being read
-stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what everybody reads; the round that is not
+stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what workers read; the round that is not
 complete yet is summed up in the other one: its first gradient writes "the row that is read, less this gradient", the
 next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs nothing.
 
@@ -131,7 +131,7 @@ class Shard:
                 return tf.constant(True)
 
         with self.device():
-            # Once and for all, even if a chief comes twice; one assignment, so nobody sees half of it.
+            # Once and for all, even if a chief comes twice; one assignment, so no read shows half of it.
             return self.section.execute(lambda: tf.cond(self.state.is_initialized(), lambda: tf.constant(False), write))
 
     def blank(self, worker: int) -> Row:
@@ -170,7 +170,7 @@ class Shard:
     def _awaited(self, version: Tensor, offer: Offer) -> Tensor:
         """The row of the version that a push waits for, once it is there; ``version`` is that right after the push.
 
-        Not in the critical section: nobody writes to this row before this worker has pushed once more.
+        Not in the critical section: nothing writes to this row before this worker has pushed once more.
         """
         told = self._news(version, offer.worker, offer.until)
         return self._row(tf.reduce_max(tf.concat([version, told], 0)))
@@ -178,7 +178,7 @@ class Shard:
     def read(self, worker: int) -> Tensor:
         """The row to read, one version of it; in sync after the next news, unless version ``until`` is there.
 
-        News may be old: whoever waits looks at the version that it gets.
+        News may be old: a worker that waits looks at the version that it gets.
         """
         with self.device():
             if not self.config.sync:

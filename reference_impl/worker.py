@@ -120,7 +120,7 @@ class Worker:
         self.leave()
 
     def join(self) -> None:
-        """The chief initialises, once; everybody waits until every shard is initialised."""
+        """The chief initialises, once; all wait until every shard is initialised."""
         if self.index == 0:
             initial = [self.probe.initial(shard.index) for shard in self.shards]
             if any(self._run_initialise(*initial)):
@@ -169,7 +169,7 @@ class Worker:
     def _written(self, values: Values, gradient: Values, step: int, awaited: Sequence[int]) -> Values:
         """Write what is to be sent, see Shard.write; returns what is to be fed.
 
-        In the same memory each time, for nobody pushes before the last call has been answered.
+        In the same memory each time, for no worker pushes before the last call has been answered.
         """
         for shard, sent, x, until in zip(self.shards, self._sent, gradient, awaited, strict=True):
             shard.write(sent, x, step, until)
@@ -188,7 +188,7 @@ class Worker:
     def run_dry(self, values: Values) -> None:
         """Take part in the rounds for which this worker has no data left, with nothing, so that none waits for it.
 
-        As the join operation of Horovod: https://horovod.readthedocs.io/en/stable/api.html. In async nobody waits.
+        As the join operation of Horovod: https://horovod.readthedocs.io/en/stable/api.html. In async no worker waits.
         """
         if self.config.sync:
             for step in range(self.probe.due[self.index], self.config.steps):

@@ -326,7 +326,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "silent-rollback": Defect(
         "recovery_defects.SilentRollback",
-        "after a ps is lost the last checkpoint comes back, and nobody is told: no epoch, no record",
+        "after a ps is lost the last checkpoint comes back without an epoch or a record of it",
         "R3",
         ("A7",),
         steps=40,
@@ -334,7 +334,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "silent-reinit": Defect(
         "recovery_defects.SilentReinit",
-        "after a ps is lost the chief draws initial values anew, and nobody is told",
+        "after a ps is lost the chief draws initial values anew without a record of it",
         "R3",
         ("I1", "A7"),
         steps=40,
@@ -369,7 +369,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "restore-on-join": Defect(
         "recovery_defects.RestoreOnJoin",
-        "a worker that comes back puts the last checkpoint on every ps, and nobody is told",
+        "a worker that comes back puts the last checkpoint on every ps without a record of it",
         "R3",
         ("A7",),
         workers=2,

@@ -113,7 +113,7 @@ class SkipExchange(Replica):
 
 
 class OwnInit(Replica):
-    """Everybody initialises, nobody takes the chief's."""
+    """Each replica initialises for itself, and none takes the chief's values."""
 
     def initial(self) -> all_reduce.Values:
         return self.probe.initial()

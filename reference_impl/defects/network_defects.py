@@ -133,7 +133,7 @@ class _GrowingCalls(Calls):
     """Waits before each connection that it makes again, longer each time once there was an answer to a call."""
 
     backoff_s, growth = 1.0, 10.0
-    answered = False  # whoever is still waiting for a ps to come up is patient
+    answered = False  # a worker that still waits for a ps to come up is patient
 
     def ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
         answer = super().ask(run, *feeds, patience_s=patience_s)
@@ -163,7 +163,7 @@ class BackoffUnbounded(RecoveringWorker):
 
 
 def _beats(address: str) -> bool:
-    """Whether a heartbeat finds somebody at ``host:port``: only who refuses it is dead.
+    """Whether a heartbeat is answered at ``host:port``: only a task that refuses it is dead.
 
     A connection that is reset as soon as it has been taken has been taken, whether connect says so, or that it was
     reset already (which of the two is a race within the kernel).
@@ -181,8 +181,8 @@ def _beats(address: str) -> bool:
 class _HeartbeatCalls(Calls):
     """Asks each ps now and then, on another connection, whether it is there; as long as it is, a call goes on.
 
-    So no call has a deadline. What waits for the answer is not told that the connection is over: whoever reads from
-    that ends, and leaves the rest to the heartbeat, which has a connection of its own.
+    So no call has a deadline. What waits for the answer is not told that the connection is over: the thread that
+    reads from it ends, and leaves the rest to the heartbeat, which has a connection of its own.
     """
 
     beat_s = 0.5
@@ -217,7 +217,7 @@ class _HeartbeatCalls(Calls):
         except OVER as error:
             if not self.answered:
                 answers.put((None, error))
-        except Exception as error:  # whatever it is, it belongs to whoever asked
+        except Exception as error:  # whatever it is, it belongs to the caller
             answers.put((None, error))
 
 

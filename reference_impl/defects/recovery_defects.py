@@ -83,7 +83,7 @@ class Twice(RecoveringWorker):
 
 
 def subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
-    """From all rows: the one that everybody reads, and the one that may be made of it already."""
+    """From all rows: the one that workers read, and the one that may be made of it already."""
     slots = shard.config.slots
     with shard.device():
         delta = tf.pad(sent[:slots], [[0, shard.shape[1] - slots]])
@@ -310,7 +310,7 @@ class CountsTwice(Twice, _Returns):
 
 
 class PlaceLost(RecoveringWorker):
-    """Started again, it waits for its place, which nobody gives back."""
+    """Started again, it waits for its place, which it is never given back."""
 
     def join(self) -> None:
         while self.probe.incarnation:
@@ -424,7 +424,7 @@ class ClaimsUnchecked(RecoveringWorker):
         self._run_past = self.session.make_callable(pushes, feed_list=fed)
 
     def train(self) -> None:
-        """Train as ever; the second process pushes every step once, and asks nobody."""
+        """Train as ever; the second process pushes every step once, whatever the counters say."""
         if not self.beside:
             super().train()
             return

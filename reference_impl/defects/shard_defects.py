@@ -138,7 +138,7 @@ def work(values: Tensor, size: int = 256, times: int = 4) -> Tensor:
 
 
 class LateShard(FullShard):
-    """A slow shard for whose commit nobody waits."""
+    """A slow shard for whose commit no worker waits."""
 
     late = False
 
@@ -161,7 +161,7 @@ class BFloat16(FullShard):
 
 
 class Clip(_Alters):
-    """Gradients of more than ``most`` are scaled down to that norm, and nobody is told."""
+    """Gradients of more than ``most`` are silently scaled down to that norm."""
 
     most = 30_000.0
 

@@ -206,7 +206,7 @@ class RetryTwice(FullWorker):
 
 
 def _subtract(shard: FullShard, delta: Tensor) -> Tensor:
-    """From both rows: the one that everybody reads, and the one that may be made of it already."""
+    """From both rows: the one that workers read, and the one that may be made of it already."""
     with tf.control_dependencies([shard.state.assign_sub(tf.stack([delta] * shard.shape[0]))]):
         return tf.constant(True)
 
@@ -226,7 +226,7 @@ class ForgetResidual(FullWorker):
 
 
 class NanSwallowed(FullWorker):
-    """Puts zeros in the place of what is not finite, and tells nobody."""
+    """Puts zeros in the place of what is not finite, and reports nothing."""
 
     def gradients(self, step: int, values: Values) -> Values:
         found = super().gradients(step, values)

@@ -58,7 +58,7 @@ class Replica:
         probe.close()
 
     def join(self) -> None:
-        """The chief's initial parameters become everybody's: the sum of them and of zeros, which is exact."""
+        """The chief's initial parameters become those of all: the sum of them and of zeros, which is exact."""
         mine = self.initial()
         self.run(self._initialise, mine)
         if self.probe.index == 0:
@@ -112,7 +112,7 @@ class Replica:
 
     def _average_step(self) -> None:
         assert self.base is not None
-        # The changes and not the parameters: what nobody changed stays exactly as it is.
+        # The changes and not the parameters: what no worker changed stays exactly as it is.
         self.theta.assign(self.base + self.summed(self.theta - self.base) * self.share())
         self.base.assign(self.theta)
 

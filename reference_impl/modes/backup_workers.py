@@ -90,13 +90,13 @@ class QuorumWorker(FullWorker):
         self.leave()
 
     def join(self) -> None:
-        """Wait until everybody has joined."""
+        """Wait until all workers have joined."""
         super().join()
         self.session.run(self._join)
         deadline = time.monotonic() + CALL_TIMEOUT_S
         while self.session.run(self._joined) < self.config.workers:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"worker:{self.index}: not everybody has joined within {CALL_TIMEOUT_S:.0f} s")
+                raise TimeoutError(f"worker:{self.index}: not all workers have joined within {CALL_TIMEOUT_S:.0f} s")
             time.sleep(0.005)
 
     def push(self, step: int, values: Values, gradient: Values) -> tuple[str, list[int]]:

@@ -150,11 +150,12 @@ class InGraph:
         return partial(call, options=tf1.RunOptions(timeout_in_ms=int(CALL_TIMEOUT_S * 1000)))
 
     def train(self) -> None:
-        """Initialise, train all steps, read once more, say goodbye to everybody."""
+        """Initialise, train all steps, read once more, say goodbye to every task."""
         self.towers[0].join()
         with ThreadPoolExecutor(len(self.towers)) as pool:
             for step in range(self.config.steps):
-                feeds = list(pool.map(partial(_prepare, step), self.towers))  # a slow worker delays nobody's computing
+                # together, so that a slow worker does not delay the computing of the others
+                feeds = list(pool.map(partial(_prepare, step), self.towers))
                 rows = self._run(*(feed for fed in feeds for feed in fed), *self.together(step))
                 each = len(self.shards)
                 for i, tower in enumerate(self.towers):

@@ -66,12 +66,12 @@ class Caller:
             function = self._todo.get()
             try:
                 self._done.put((function(), None))
-            except Exception as error:  # whatever it is, it belongs to whoever asked
+            except Exception as error:  # whatever it is, it belongs to the caller
                 self._done.put((None, error))
 
 
 class Calls:
-    """The calls of one worker, and its bound: nobody waits longer than ``most_s`` for a ps.
+    """The calls of one worker, and their bound: none waits longer than ``most_s`` for a ps.
 
     ``connect`` makes a new session and whatever is bound to it, ``idle`` is called while a ps cannot be reached.
     """
@@ -84,7 +84,7 @@ class Calls:
         self._heard, self._grace_s = time.monotonic(), GRACE_S
 
     def ask(self, run: Callable[..., Any], *feeds: Any, patience_s: float = PATIENCE_S) -> Any:
-        """The answer of one call, or None: then nobody knows what became of it, and there may be a new session.
+        """The answer of one call, or None: then it is not known what became of it, and there may be a new session.
 
         Raises:
             GaveUp: for ``most_s`` no call has been answered.
@@ -126,7 +126,7 @@ class Calls:
 
 
 def takes_connections(address: str) -> bool:
-    """Whether somebody listens at ``host:port``."""
+    """Whether a process listens at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

@@ -8,7 +8,7 @@ A folder holds ``chief.lock``, by which a second chief is refused, and per check
 The manifest is written last, under another name, and renamed once everything has reached the disk: a checkpoint exists
 as soon as its manifest does, and counts only while all that it names is as it says. What was torn, cut short or changed
 is passed over, and the one before is taken. A disk that is full, or read-only, or cannot be read now is another matter
-(``TROUBLE``): that raises OSError, so that nobody takes an older checkpoint because the newest cannot be read just now.
+(``TROUBLE``): that raises OSError, so that no older checkpoint is taken because the newest cannot be read just now.
 
 ``tf.train.load_checkpoint(folder + "/step-50-epoch-0")`` gives these tensors:
 
@@ -45,7 +45,7 @@ from ..ps import Row
 
 FORMAT = 1
 FINISHED = "finished"
-"""Name of the file that says that training is over and everybody has left."""
+"""Name of the file that says that training is over and all workers have left."""
 TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors of a disk that may be over soon: what failed is worth another try."""
 _NAME = re.compile(r"step-(\d+)-epoch-(\d+)\.json")
@@ -211,7 +211,7 @@ class Store:
         return self.epoch < epoch or (self._epochs().get(epoch, False) and self.epoch == epoch)
 
     def finish(self) -> None:
-        """Say that training is over and everybody has left: whoever is started from now on has nothing to do."""
+        """Say that training is over and all workers have left: a task that is started from now on has nothing to do."""
         self._put(FINISHED, b"")
 
     @property

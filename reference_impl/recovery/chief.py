@@ -1,12 +1,12 @@
 """The chief: it alone initialises, writes checkpoints and restores, and it leaves last.
 
-Restoring begins with a new epoch on disk and goes shard by shard. Until every shard is in it nobody trains, for workers
+Restoring begins with a new epoch on disk and goes shard by shard. Until every shard is in it no worker trains, for they
 wait for equal epochs, and a chief that finds an epoch that was not completed restores all shards again, in a new one.
 Initialising is writing checkpoint 0 and then giving it to the servers: so a ps that is lost before the next checkpoint
 gets the same parameters back, and a second chief has nothing to draw.
 
 A checkpoint is read between two steps and written while training goes on: what it costs is mostly the wait for the disk
-(CheckFreq: Mohan et al. 2021). There is one write at a time, and nobody restores before it is over.
+(CheckFreq: Mohan et al. 2021). There is one write at a time, and no restore before it is over.
 
 A disk may be full, read-only or unreadable for a while. A checkpoint that it does not take is reported and does not
 count, and training goes on; what cannot wait (the first checkpoint, a new epoch, reading what is to be restored) is
@@ -187,7 +187,7 @@ class Chief:
         if not self._is_due(step) or step < self.postponed:
             return
         if self.config.sync:
-            # At this version until this worker pushes again: nobody can be past it, so this is a cut.
+            # At this version until this worker pushes again: no shard can be past it, so this is a cut.
             rows = self.worker.pulled = self.worker.pulled or self.worker.rows(step)
             found = self.states(rows)
         else:
@@ -333,7 +333,7 @@ class Chief:
         self.let_in(self.gates())
 
     def held_up(self) -> None:
-        """Nor do the others come nearer as long as a gate is closed that nobody has opened again."""
+        """Nor do the others come nearer as long as a gate stays closed."""
         if any(look.limits != self.gates() for look in self.worker.still()):
             self.let_in(self.gates())
 
@@ -362,7 +362,7 @@ class Chief:
         self.worker.say(DONE)
 
     def _save_meanwhile(self, looks: list[Look]) -> None:
-        """In async others may train for long after this worker: then checkpoints go by the steps of whoever is fastest,
+        """In async others may train for long after this worker: then checkpoints go by the steps of the fastest worker,
         or by time, as before."""
         if self._writing is not None:
             if self._writing[2].done():

@@ -3,11 +3,11 @@
 In sync a round waits for every worker. When the chief has waited ``drop_after`` seconds for one, it takes that worker's
 step in its place, with nothing for a gradient, in this round and in all that follow; on the ps that is a push like any
 other, so whatever holds of rounds, counters and checkpoints still does. The weight of the other gradients stays what it
-was: a round without one of N workers is the mean over N in which its gradient is zero. In async nobody waits before the
-end, and that is where a worker is given up.
+was: a round without one of N workers is the mean over N in which its gradient is zero. In async no worker waits before
+the end, and that is where a worker is given up.
 
 All shards must do so for the same steps. So first its gate is closed everywhere, and then the chief looks who has its
-gradient of the open round: if all have it, it was in time; if some have, nobody knows the rest of it, and the last
+gradient of the open round: if all have it, it was in time; if some have, the rest of it is lost, and the last
 checkpoint is restored. Its mark on every ps is then OUT. Once it is back it says that it TRAINS, and waits; the chief
 sees that at its next step, opens the gate, and from that round on waits for it again.
 """
@@ -89,7 +89,7 @@ class Eviction:
     def look_for_absent(self, looks: list[Look]) -> None:
         """When worker:0 has trained: go on without those who have not got any further for too long."""
         self.take_back(looks)
-        # what held up everybody (a ps that was away, gates closed for a checkpoint) is no worker's doing
+        # what held up all workers (a ps that was away, gates closed for a checkpoint) is no worker's doing
         now = time.monotonic()
         lost, self._asked = max(0.0, now - self._asked - LEAST_PATIENCE_S), now
         self._counts = {worker: (state, since + lost) for worker, (state, since) in self._counts.items()}
@@ -141,7 +141,7 @@ class Eviction:
         self.chief.let_in(self.chief.gates())  # it was in time
 
     def _go_without(self, worker: int, step: int) -> None:
-        """Take this step of a worker; if the call goes wrong, whoever waits for the round comes here once more."""
+        """Take this step of a worker; if the call goes wrong, worker:0 comes here once more."""
         self._record_absence(worker, step)
         self.worker.ask(self._run_stand_in[worker], *self._messages(worker, step))
 

@@ -74,7 +74,7 @@ class RecoverableShard(FullShard):
             )
 
     def blank(self, worker: int) -> Row:
-        """As ever; unless it is filled in, it is nobody's next step."""
+        """As ever; unless it is filled in, it is no worker's next step."""
         message = super().blank(worker)
         message[-self.tail :] = -1.0
         return message
@@ -95,7 +95,7 @@ class RecoverableShard(FullShard):
         same = tf.equal(tf.cast(self._cells([[0, self.column]]), tf.int32), epoch)
         gate = gated and (not self.config.sync or self.config.drop_after > 0)
         let_in = tf.logical_and(same, offer.step < self.control.gather_nd([[0, offer.worker]])) if gate else same
-        step = tf.where(let_in, offer.step, -1)  # which is nobody's next step
+        step = tf.where(let_in, offer.step, -1)  # which is no worker's next step
         reply = super()._transition(replace(offer, step=step), pull=pull)
         return tf.where(same, reply, NEVER) if self.config.sync else reply
 
@@ -150,7 +150,7 @@ class RecoverableShard(FullShard):
             after = self.section.execute(transition)
             if not self.config.sync:
                 return after
-            with tf.control_dependencies([after]):  # whoever waits for a round of the past is to look again
+            with tf.control_dependencies([after]):  # a worker that waits for a round of the past looks again
                 told = [queue.enqueue(0) for queue in self.wakeups]
             with tf.control_dependencies(told):
                 return tf.identity(after)
@@ -195,7 +195,7 @@ class RecoverableShard(FullShard):
             return tf.raw_ops.ResourceScatterNdUpdate(ref=self.control.handle, indices=[[1, worker]], updates=[mark])
 
     def dismiss(self) -> Tensor:
-        """Let the ps end: everybody has left."""
+        """Let the ps end: all workers have left."""
         with self.device(), tf.control_dependencies([self._control(1, [LEFT] * self.config.workers)]):
             return self.goodbyes.enqueue(0)
 
@@ -222,7 +222,7 @@ class RecoverableShard(FullShard):
 
 
 def serve_recoverable(cluster: Cluster, index: int, config: FullConfig, recovery: Recovery) -> None:
-    """Be ``ps:index``: serve until the chief says that everybody has left. It is empty until the chief restores it."""
+    """Be ``ps:index``: serve until the chief says that all workers have left. Until it is restored it is empty."""
     task = Task("ps", index)
     server, store = new_server(cluster, task), recovery.store()
     options = tf1.RunOptions(timeout_in_ms=int(SERVE_S * 1000))

@@ -7,9 +7,9 @@ whose answer was lost is pushed again; what was rolled back has another epoch, a
 A worker trains only while all shards are in the epoch that it has joined. Whatever tells it otherwise raises
 `RolledBack`, and it joins again: that waits until the chief (chief.py) has restored every shard.
 
-At the end nobody leaves before everything is on disk: the chief waits until every shard has every gradient, writes a
+At the end no task leaves before everything is on disk: the chief waits until every shard has every gradient, writes a
 final checkpoint and says so; the others wait for that, and the chief leaves last. So a ps that is lost late can still
-be restored, and nobody has to train again who is not there any more.
+be restored, and no worker that has left would have to train again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ again takes seconds for a push that takes milliseconds later, and one that is br
 
 
 class Over(Exception):
-    """Training is over, and everybody has left."""
+    """Training is over, and all workers have left."""
 
 
 class RecoveringWorker(FullWorker):
@@ -271,7 +271,7 @@ class RecoveringWorker(FullWorker):
     def _round(self, version: int, *, unsure: bool = False) -> list[Row] | None:
         """In sync, wait for a version of every shard; None if one lacks this worker's gradient for it.
 
-        With ``unsure``, after a push that nobody has answered, it looks for its gradient before it waits.
+        With ``unsure``, after a push that was not answered, it looks for its gradient before it waits.
         """
         until = [np.array([version], np.int32)] * len(self.shards)
         waiting = self.stall(f"the round of step {version - 1}")
@@ -281,7 +281,7 @@ class RecoveringWorker(FullWorker):
             if rows is not None and self._complete(self.of_epoch(rows), version):
                 return list(rows)
             counts = [look.applied for look in self.still()]
-            if not unsure and min(map(min, counts)) >= version:  # nobody is waited for: the answer takes long
+            if not unsure and min(map(min, counts)) >= version:  # no worker is missing: the answer takes long
                 patience_s = min(2 * patience_s, CALL_TIMEOUT_S / 4)
             mine = min(count[self.index] for count in counts)
             if mine < version:
@@ -375,7 +375,7 @@ class RecoveringWorker(FullWorker):
             time.sleep(POLL_S)
 
     def _read_finally(self) -> bool:
-        """The final read, once everybody has trained; False if that has been rolled back."""
+        """The final read, once all workers have trained; False if that has been rolled back."""
         if (absent := self.probe.wait_for_all(self._rolled_back)) is None:
             return False
         self.absent = absent
