@@ -21,8 +21,8 @@ from contextlib import contextmanager
 
 import numpy as np
 from psconform.reference_impl.cluster import new_server, tf, tf1
-from psconform.reference_impl.modes.full_ps import FullConfig
-from psconform.reference_impl.modes.full_worker import FullWorker
+from psconform.reference_impl.ps import Config
+from psconform.reference_impl.worker import Worker
 
 from psconform.layout import Task
 from psconform.probe import Probe
@@ -76,8 +76,8 @@ def repeatedly(call, *args, after):
 
 
 def train(cluster, index):
-    config = FullConfig(slots=SLOTS, workers=WORKERS, update=UPDATE, reduction="sum", steps=STEPS)
-    worker = FullWorker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
+    config = Config(slots=SLOTS, workers=WORKERS, update=UPDATE, reduction="sum", steps=STEPS)
+    worker = Worker(cluster, Zeros.detached(workers=WORKERS, steps=STEPS, task=f"worker:{index}"), config)
     worker.join()
     draw, cut, ones = random.Random(index), 0, np.ones(SLOTS, np.float32)
     shard, (x,) = worker.shards[0], worker._x
