@@ -436,7 +436,7 @@ DEFECTS: dict[str, Defect] = {
         ("L1",),
         steps=100,
         kill=tuple(f"ps:0@worker:0@{at}" for at in (20, 50, 80)),  # else two may fall into one outage of each worker
-        faults=tuple(f'kind = "stall", links = "isolate worker:0", at = {at}, for = "3s"' for at in (20, 50, 80)),
+        faults=tuple(f'kind = "stall", links = "isolate worker:0", at = {at}, for = "4s"' for at in (20, 50, 80)),
         checkpoint_every=10,
         patience_s=20.0,
     ),
