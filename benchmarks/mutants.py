@@ -54,7 +54,7 @@ AREAS = {
     "checks": Area(24, ("src/psconform/checks/*.py",)),
     "history": Area(14, ("src/psconform/history/*.py",)),
     "probe": Area(10, ("src/psconform/probe.py",)),
-    "fault scheduler": Area(6, ("src/psconform/runner/fault_scheduler.py", "src/psconform/runner/inject.py")),
+    "fault scheduler": Area(6, ("src/psconform/runner/fault_scheduler.py", "src/psconform/runner/fault_setup.py")),
     "keeper": Area(6, ("src/psconform/launchers/keeper.py",)),
 }
 

@@ -17,7 +17,7 @@ from psconform.faults.fault import FOLDER, NEWEST, Fault
 from psconform.faults.kinds import kinds
 from psconform.faults.trigger import When
 from psconform.launchers.local import OWNER, owner_mark
-from psconform.runner.mount import mounted
+from psconform.runner.fault_setup import mounted
 from psconform.runner.session import Session
 
 from .scenes import injector_of

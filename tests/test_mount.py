@@ -25,7 +25,7 @@ from psconform.faults.trigger import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.plugin import need
-from psconform.runner.mount import mounted
+from psconform.runner.fault_setup import mounted
 
 from .test_interrupt import RUN, below, command
 from .test_interrupt import gone as is_gone
@@ -307,7 +307,7 @@ def wait_for_ever(look):
 HOLDS = """
 import sys, time
 from pathlib import Path
-from psconform.runner.mount import mounted
+from psconform.runner.fault_setup import mounted
 with mounted(Path(sys.argv[1]), whose=lambda group: ""):
     print("mounted", flush=True)
     time.sleep(1000)

@@ -20,8 +20,8 @@ from psconform.models import Quadratic
 from psconform.options import Options
 from psconform.probe import Probe
 from psconform.report.text import explain
+from psconform.runner.fault_setup import never_poisoned
 from psconform.runner.plan import make_plan
-from psconform.runner.poison import never_poisoned
 from psconform.runner.verdicts import judge_folder
 
 from .simulate import Trainer

@@ -12,9 +12,9 @@ from psconform.faults.plan_file import parse_plan
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.probe import EventLog
+from psconform.runner.fault_setup import ran_out
 from psconform.runner.plan import make_plan
-from psconform.runner.poison import ran_out
-from psconform.runner.progress_tracker import Records
+from psconform.runner.progress import Records
 
 DURABLE = Path(__file__).parent / "socket_ps" / "target_durable.toml"
 

@@ -18,10 +18,10 @@ from psconform.history.reader import EventFile, column
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.report.text import explain
+from psconform.runner.figures import quantile
+from psconform.runner.figures import time_worker as time_columns
 from psconform.runner.plan import make_plan
 from psconform.runner.stragglers import MAX_S, parse_slow
-from psconform.runner.timing import quantile
-from psconform.runner.timing import time_worker as time_columns
 from psconform.times import spell
 
 from .simulate import Trainer

@@ -1,6 +1,6 @@
 """The command line ``psconform``: run, check, plot, list, doctor, clean.
 
-replay and shrink are in cli_replay.py, images in cli_images.py; list, doctor and clean in cli_machine.py.
+replay and shrink are in cli_replay.py; images, list, doctor and clean in cli_machine.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from . import cli_images
-from .cli_machine import clean, doctor, list_
+from .cli_machine import clean, doctor, images, list_
 from .cli_replay import replay, shrink
 from .errors import BadInput, PsconformError
 from .options import EXECUTION, OPTIONS, Option, Options
@@ -176,7 +175,7 @@ def plot(
 
 app.command()(replay)
 app.command()(shrink)
-app.add_typer(cli_images.app, name="images")
+app.add_typer(images, name="images")
 app.command(name="list")(list_)
 app.command()(doctor)
 app.command()(clean)

@@ -1,17 +1,27 @@
-"""Commands about this machine and about what there is to choose from: list, doctor, clean."""
+"""Commands about this machine and about what there is to choose from: list, doctor, clean; images."""
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
+from .launchers.engine import engine
+from .launchers.images import Image, Say, load, save
+from .launchers.images import build as build_images
+from .launchers.images import images as built_images
 from .report.listing import LISTS, print_rows
-from .terminal import Json
+from .terminal import Json, print_json
 
 Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults", "compatibility"]
+images = typer.Typer(help="Build, list, save and load the images for --launcher docker.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="A .tar file.")]
 
 
 def list_(
@@ -20,10 +30,7 @@ def list_(
 ) -> None:
     """List what there is to choose from."""
     rows = LISTS[what]()
-    if as_json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-        return
-    print_rows(rows)
+    print_json(rows) if as_json else print_rows(rows)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -32,7 +39,7 @@ def doctor(as_json: Json = False) -> None:
 
     findings = examine()
     if as_json:
-        sys.stdout.write(json.dumps([finding.as_dict() for finding in findings], indent=2) + "\n")
+        print_json([asdict(finding) for finding in findings])
         return
     rows = [
         {
@@ -71,3 +78,60 @@ def clean() -> None:
         sys.stdout.write(f"deleted {folder}\n")
     if silent is not None:
         raise silent
+
+
+@images.command()
+def build(
+    base: Annotated[
+        str, typer.Option(metavar="IMAGE", help="What they are built on. Default: the slim image, else Debian's.")
+    ] = "",
+    gpu: Annotated[bool, typer.Option("--gpu", help="For GPU layouts, on TensorFlow's GPU image.")] = False,
+) -> None:
+    """Build the image of the trainer, and that of Toxiproxy; what has not changed is not built again."""
+    from .faults.toxiproxy_install import need_program
+
+    engine()  # without one nothing else is worth a line
+    with _progress() as say:
+        made = build_images(base=base, gpu=gpu, toxiproxy=need_program(), say=say)
+    _print(made)
+
+
+@images.command(name="list")
+def list_images(as_json: Json = False) -> None:
+    """List the images that psconform has built."""
+    found = built_images()
+    if as_json:
+        print_json([{"name": i.name, "kind": i.kind, "version": i.version, "bytes": i.size} for i in found])
+    else:
+        _print(found)
+
+
+@images.command(name="save")
+def save_(file: File) -> None:
+    """Write all of them to one file, for a machine that reaches no registry."""
+    with _progress() as say:
+        kept = save(file, say=say)
+    _print(kept)
+
+
+@images.command(name="load")
+def load_(file: File) -> None:
+    """Load what `psconform images save` or `docker save` has written."""
+    with _progress() as say:
+        found = load(file, say=say)
+    _print(found)
+
+
+def _print(found: list[Image]) -> None:
+    print_rows([{"image": i.name, "what": i.kind, "version": i.version, "size": f"{i.size >> 20} MiB"} for i in found])
+
+
+@contextmanager
+def _progress() -> Iterator[Say]:
+    """On a terminal one line that changes; else a line for each step, but not for each megabyte."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("images") as status:
+            yield status.update
+    else:
+        yield lambda text: None if text.endswith("MiB") else console.out(text, highlight=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -29,10 +28,6 @@ class Finding:
     version: str
     needed_for: str
     advice: str = ""
-
-    def as_dict(self) -> dict[str, str | bool]:
-        """For ``doctor --json``."""
-        return asdict(self)
 
 
 def examine() -> list[Finding]:
@@ -151,14 +146,6 @@ def _gpus() -> Finding:
     if devices:
         return Finding("gpus", False, "", purpose, f"{', '.join(devices)} are there, but nvidia-smi does not answer")
     return Finding("gpus", False, "", purpose, "none on this machine, or its driver is not installed")
-
-
-def _output(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 PARTS: dict[str, Callable[[], Finding]] = {

@@ -39,10 +39,15 @@ def run_folder(given: str | Path | None) -> Path:
     return out
 
 
+def print_json(content: Any) -> None:
+    """For machines."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
 def print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
     """A result on standard output, for people or for machines."""
     if as_json:
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        print_json(content)
     else:
         Console(soft_wrap=True, highlight=False).print(text)
 
@@ -51,7 +56,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     """What a run would start: a heading and what is asked for, or a list for machines."""
     parts = dry_run(plan)
     if as_json:
-        sys.stdout.write(json.dumps(parts, indent=2) + "\n")
+        print_json(parts)
         return
     for part in parts:
         key = next(iter(part))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import PsconformError
 from ..layout import Task
 from .blueprint import PERIOD_US, TMP, Resources
-from .cgroups import memory, throttled
 from .container_process import Helper
 from .engine import told
 
+PROC = Path("/proc")
+USED = ("memory", ("memory.usage_in_bytes", "memory.current"))
+TIME = ("cpu", ("cpu.stat",))
+"""Controller and files of a control group (cgroups(7)), of version 1 or 2."""
 ROOM = 32 << 20
 """Bytes that a container may take beyond what it has, before it is out of memory."""
 EATS = (
@@ -153,3 +157,46 @@ class Boxes:
     def _pid(self, task: Task) -> int:
         """As this machine counts; the engine's own figures take it a second."""
         return int(self._state(task)["Pid"])
+
+
+def memory(pid: int) -> int:
+    """Bytes that the control group of a process has; raises PsconformError if that cannot be told."""
+    return int(_read(pid, *USED))
+
+
+def throttled(pid: int) -> int:
+    """In how many periods its CPU time was over before they were; raises PsconformError if that cannot be told."""
+    said = dict(line.split() for line in _read(pid, *TIME).splitlines())
+    return int(said.get("nr_throttled", 0))
+
+
+def _read(pid: int, controller: str, names: tuple[str, ...]) -> str:
+    for folder in _folders(pid, controller):
+        for name in names:
+            try:
+                return (folder / name).read_text(encoding="ascii")
+            except OSError:
+                continue
+    raise PsconformError(f"the control group of process {pid} does not tell its {' or '.join(names)}")
+
+
+def _folders(pid: int, controller: str) -> list[Path]:
+    """Where the controller's files of a process are: its own hierarchy (version 1), or the one of all (version 2)."""
+    try:
+        lines = (PROC / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
+        mounts = (PROC / "self" / "mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    paths = {}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))  # of version 2 its name is empty
+    found = []
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        place, (kind, _, options) = before.split()[4], after.split()
+        if kind == "cgroup" and controller in options.split(",") and controller in paths:
+            found.append(Path(place) / paths[controller].lstrip("/"))
+        elif kind == "cgroup2" and "" in paths:
+            found.append(Path(place) / paths[""].lstrip("/"))
+    return found

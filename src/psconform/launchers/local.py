@@ -21,7 +21,6 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .environment import direct
 from .launcher import Ended, Pods
 from .remains import namespace
 
@@ -34,6 +33,8 @@ REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
 SHARED = Path("/dev/shm")
 """Where such files may lie."""
+HERE = "127.0.0.1,localhost"
+"""Hosts that no proxy is asked for."""
 
 
 class LocalLauncher:
@@ -392,3 +393,10 @@ def claim(port: int) -> socket.socket | None:
         lock.close()
         return None
     return lock
+
+
+def direct(environ: Mapping[str, str]) -> dict[str, str]:
+    """What keeps a task from asking the HTTP proxy of its user for another task: gRPC would, on loopback, too."""
+    names = ("no_proxy", "NO_PROXY")
+    given = next((environ[name] for name in names if environ.get(name)), "")
+    return dict.fromkeys(names, ",".join(filter(None, (given, HERE))))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checks.staleness import taus_of
 from ..errors import BadInput
-from ..runner.timing import step_times_ms
+from ..runner.figures import step_times_ms
 from ..runner.verdicts import Judged
 
 SUFFIXES = (".png", ".svg")

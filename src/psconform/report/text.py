@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ..runner.curves import Curves
-from ..runner.timing import Timing
+from ..runner.figures import Curves, Timing
 from ..runner.verdicts import Judged
 from ..times import spell
 from ..verdict import Verdict

@@ -15,10 +15,10 @@ from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.images import trainer_image
 from ..launchers.local import OWNER as MARK
 from ..layout import Task
-from .commands import View, command_of, environment_of
 from .container_setup import Containers
+from .execute import View, command_of, environment_of
+from .fault_setup import clock_name
 from .folder import log_of, manifest_of
-from .inject import clock_name
 from .plan import Plan
 
 UNKNOWN, OWNER = "RUN", "OWNER"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,27 +20,22 @@ from ..history.manifest import Manifest, Workload
 from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
-from ..layout import Layout, Task
-from ..probe import SAMPLES, EventLog
-from ..targets.target import Job
+from ..layout import Command, Layout, Task
+from ..probe import CONTROL, SAMPLES, EventLog
+from ..targets.target import Job, Target
 from ..workloads.digits import write_data
-from .commands import View, command_of, environment_of
 from .fault_scheduler import FaultScheduler
-from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, write_spec
-from .hung_stacks import ask_for_stacks
-from .inject import clock_of, injectors
-from .mount import mounted
+from .fault_setup import clock_of, injectors, mounted, never_poisoned, ran_out
+from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, placeholders, write_spec
 from .plan import Plan
-from .poison import never_poisoned, ran_out
-from .progress import Notify, Progress
-from .progress_tracker import Records, events_of
-from .readiness import await_ready
+from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, events_of
 
 if TYPE_CHECKING:
     from ..faults.in_flight_push import Sent
     from ..faults.packet_match import Wires
     from ..faults.proxies import Links
     from ..faults.toxiproxy import Toxiproxy
+
 
 TICK_S = 0.05
 FAILED_PATIENCE_S = 3.0
@@ -401,3 +396,34 @@ class _Execution:
         for task in ended:
             self._note(task)
         return bool(ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What tasks of a launcher see; see `Launcher`."""
+
+    python: str
+    seen: Callable[[Path], str]
+    named: Callable[[str], str]
+
+
+def command_of(
+    target: Target, manifest: Manifest, task: Task, known: Mapping[Task, str], *, listens: str, view: View
+) -> Command:
+    """The command line of a task that knows the others by these addresses."""
+    workload = placeholders(manifest) | {"python": view.python, "here": view.seen(target.here)}
+    addresses = {other: view.named(address) for other, address in known.items()}
+    return target.command(task, addresses, layout=manifest.layout, workload=workload, listens=view.named(listens))
+
+
+def environment_of(
+    manifest: Manifest, task: Task, *, life: int, spec: Path, control: str, view: View
+) -> dict[str, str]:
+    """What a task's probe needs to know."""
+    return {
+        "PSCONFORM_SPEC": view.seen(spec),
+        "PSCONFORM_TASK": str(task),
+        "PSCONFORM_RUN": manifest.run,
+        "PSCONFORM_INCARNATION": str(life),
+        CONTROL: control,
+    }

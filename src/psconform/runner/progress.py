@@ -1,9 +1,22 @@
-"""How a run is doing, for whoever watches it."""
+"""What the tasks of a run show while it runs: readiness, progress, and, of one that hangs, where they are stuck."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import PsconformError
+from ..history.stacks import MARK, UNTIL
+from ..launchers.launcher import Launcher
+from ..layout import Task
+from ..targets.target import Ready
+from .folder import log_of, log_tail
 
 
 @dataclass(frozen=True)
@@ -17,3 +30,112 @@ class Progress:
 
 
 Notify = Callable[[Progress], None]
+
+
+_ACK = re.compile(rb'"kind" ?: ?"(?:ack|update)"')
+_ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
+_UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
+
+
+def events_of(folder: Path, task: Task, life: int) -> Path:
+    """What one life of a task records into; of none yet (-1) the first."""
+    return folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
+
+
+@dataclass
+class Records:
+    """Follows the event files of a run; ``acked``: acknowledgements in them, of calls that were cut off none."""
+
+    acked: int = 0
+    _sizes: dict[Path, int] = field(default_factory=dict)
+
+    def look(self, paths: Iterable[Path]) -> bool:
+        """Whether what these have gained since the last look is progress; counts acknowledgements on the way.
+
+        Not progress is what a task that goes round in circles records: reads, the same push again, its rollbacks.
+        """
+        grown = False
+        for path in paths:
+            before = self._sizes.get(path, 0)
+            try:
+                with path.open("rb") as file:
+                    file.seek(before)
+                    data = file.read()
+            except FileNotFoundError:
+                continue
+            whole = data[: data.rfind(b"\n") + 1]
+            self._sizes[path] = before + len(whole)
+            moves = [line for line in whole.splitlines() if _moves(line)]
+            grown = grown or bool(moves)
+            self.acked += sum(_ACK.search(line) is not None for line in moves)
+        return grown
+
+
+def _moves(line: bytes) -> bool:
+    return not _ROUND.search(line) and not _UNKNOWN.search(line)
+
+
+def await_ready(
+    task: Task, ready: Ready, address: str, *, folder: Path, there: Callable[[], bool], poll: Callable[[], object]
+) -> None:
+    """Wait for a task's sign; ``poll`` lets it run for a moment, and ``there`` says whether it still does.
+
+    Raises:
+        PsconformError: it ended, or gave no sign in its time; says what its log says last.
+    """
+    deadline = time.monotonic() + ready.timeout_s
+    while not is_ready(ready, address, log_of(folder, task)):
+        poll()
+        if not there() or time.monotonic() > deadline:
+            what = f"was not ready in {ready.timeout_s:g} s" if there() else "ended"
+            sign = f"port {address}" if ready.port else f"the text {ready.log!r} in its log"
+            tail = "; ".join(log_tail(folder, task)) or "empty"
+            raise PsconformError(f"{task} {what} (waited for {sign}); its log ends: {tail}")
+
+
+def is_ready(ready: Ready, address: str, log: Path) -> bool:
+    """Its port takes connections, or its log has the text, or both; whatever its target file says."""
+    if ready.port:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=1.0):
+                pass
+        except OSError:
+            return False
+    if ready.log:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return re.search(ready.log, text) is not None
+    return True
+
+
+WAIT_S = 2.0
+"""For a task to write them; one that is stopped never does."""
+POLL_S = 0.02
+
+
+def ask_for_stacks(folder: Path, launcher: Launcher, lives: Mapping[Task, int]) -> None:
+    """Have every task whose probe offers it write its stacks to its log, after a line that marks them."""
+    asked = {}
+    for task in launcher.running:
+        pid = _offers(folder, task, lives.get(task, 0))
+        if not pid or launcher.state(task) in ("T", ""):
+            continue
+        log = log_of(folder, task)
+        with log.open("ab") as file:
+            file.write(f"\n{MARK}\n".encode())
+        if launcher.ask(task, pid, signal.SIGUSR2):
+            asked[task] = log
+    deadline = time.monotonic() + WAIT_S
+    while asked and time.monotonic() < deadline:
+        asked = {task: log for task, log in asked.items() if UNTIL not in log.read_bytes().rpartition(MARK.encode())[2]}
+        time.sleep(POLL_S)
+
+
+def _offers(folder: Path, task: Task, life: int) -> int:
+    """The process of this task that writes its stacks when it is asked; 0: none does."""
+    try:
+        with events_of(folder, task, life).open("rb") as file:
+            start = json.loads(file.readline())
+        return int(start["pid"]) if start["stacks"] is True else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # no probe, an older one, or its first line is not whole yet

@@ -20,8 +20,7 @@ from ..targets.lookup import find_target
 from ..targets.reference import MODULE, REFERENCE
 from .container_setup import Limits, containers_of
 from .layout_file import FILE, read_layout
-from .plan import FAULTS, Plan
-from .plan_checks import check_faults, check_phases
+from .plan import FAULTS, Plan, check_faults, check_phases
 from .series import Series
 from .session import Session
 from .stragglers import with_faults, without_faults

@@ -18,10 +18,10 @@ from ..probe import SAMPLES
 from ..verdict import Status, Verdict
 from ..workloads.equivalence import ACCURACY, Equivalence, EquivalenceTest
 from .calibrate import NotLinear
+from .figures import quantile
 from .plan import Plan
 from .progress import Notify
 from .session import Session
-from .timing import quantile
 from .verdicts import judge_folder, store
 
 FAILED = 4

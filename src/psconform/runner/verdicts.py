@@ -16,8 +16,7 @@ from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
 from ..probe import ORDER, Ledger
 from ..verdict import Verdict, exit_code
-from .curves import Curves, curves_of
-from .timing import Timing, timing_of
+from .figures import Curves, Timing, curves_of, timing_of
 
 
 @dataclass(frozen=True)
