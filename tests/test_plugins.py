@@ -127,6 +127,20 @@ TARGET = Target(
     tf_config=False,
 )
 '''.replace("PROGRAM", str(SOCKETS.parent / "socket_ps.py"))
+LAUNCHER = '''
+"""Tasks as processes that are nice to others."""
+
+from dataclasses import replace
+
+from psconform.launchers.local import LocalLauncher
+
+
+class NiceLauncher(LocalLauncher):
+    name, about = "nice", "a process with a low priority for each task"
+
+    def start(self, task, command, **more):
+        return super().start(task, replace(command, argv=("nice", "-n", "5", *command.argv), entry=""), **more)
+'''
 TWICE = CHECK.replace('"X1"', '"S1"')
 
 
@@ -284,3 +298,36 @@ def test_a_target_that_cannot_be_is_named(added, text, value, says):
         assert refused.returncode == 3
         assert f"entry point extra of psconform.targets: {says}" in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+def test_a_launcher_is_listed_and_starts_tasks(added, tmp_path):
+    write, psconform = added
+    job = ["run", str(SOCKETS), "--layout", "ps=1,worker=2", "--steps", "20", "--launcher", "nice"]
+    unknown = psconform(*job)
+    assert unknown.returncode == 3
+    assert "--launcher: unknown launcher, got 'nice'; valid: process, docker" in unknown.stderr
+    write(LAUNCHER, "psconform.launchers", "extra:NiceLauncher")
+    assert "a process with a low priority for each task" in psconform("list", "launchers").stdout
+    run = psconform(*job, "--stop", "worker:1@8..12", "--out", str(tmp_path / "run"))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "--launcher nice" in run.stdout  # run again
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text(encoding="utf-8"))["launcher"] == "nice"
+    replayed = psconform("replay", str(tmp_path / "run"), "--out", str(tmp_path / "again"))
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "says"),
+    [
+        ("LAUNCHER = 1", "extra:LAUNCHER", "must be a class like psconform.launchers.local.LocalLauncher, with a name"),
+        (LAUNCHER.replace('"nice", "a', '"docker", "a'), "extra:NiceLauncher", "has the name of another launcher"),
+        ("import nonsense", "extra:NiceLauncher", "cannot be loaded: ModuleNotFoundError"),
+    ],
+)
+def test_a_launcher_that_cannot_be_is_named(added, text, value, says):
+    write, psconform = added
+    write(text, "psconform.launchers", value)
+    refused = psconform("list", "launchers")
+    assert refused.returncode == 3
+    assert f"entry point extra of psconform.launchers: {says}" in refused.stderr
+    assert "Traceback" not in refused.stderr

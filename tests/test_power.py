@@ -108,6 +108,7 @@ def test_on_the_quadratic_async_shows_its_rate_beside_a_bound(tmp_path):
         ({"slow": "worker:1=1e999999999999s"}, "--slow: the time must be a number"),
         ({"drop_after": "1e999999999s"}, "--drop-after: the time must be a number"),
         ({"batches": f"worker:1={'9' * 5000}"}, "--batches: of worker:1 must be between"),
+        ({"step": 3}, "psconform.judge: unknown argument, got 'step'; valid: target, layout, update, "),
     ],
 )
 def test_what_the_api_is_given_wrongly_is_one_clear_error(options, says):

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 from rich.text import Text
 
 from .anomalies import Anomaly
+from .errors import BadInput
 from .options import OPTIONS, Options
 from .report.text import explain, table
 from .runner.plan import Plan, make_plan
@@ -102,14 +103,19 @@ class _Call(Options):
 def _with_arguments_of(call: Callable[Given, _Call]) -> Callable[[Callable[[_Call], Run]], Callable[Given, Run]]:
     """Makes of a function of a call one of its arguments, which mypy, editors and ``help`` know."""
 
+    shown = signature(call).replace(return_annotation="Run")
+    known = shown.parameters
+
     def of(function: Callable[[_Call], Run]) -> Callable[Given, Run]:
         @wraps(function)
         def typed(*args: Given.args, **kwargs: Given.kwargs) -> Run:
+            for name in kwargs.keys() - known:
+                raise BadInput(f"psconform.{function.__name__}", "unknown argument", value=name, choices=known)
             return function(call(*args, **kwargs))
 
         arguments = "\n".join(f"        {option.name}: {option.help}" for option in OPTIONS.values())
         typed.__doc__ = (function.__doc__ or "").replace("    Args:\n", f"    Args:\n{arguments}\n")
-        vars(typed)["__signature__"] = signature(call).replace(return_annotation="Run")
+        vars(typed)["__signature__"] = shown
         return typed
 
     return of
@@ -128,7 +134,7 @@ def judge(call: _Call) -> Run:
         notify: called with a ``Progress`` about twenty times a second.
 
     Raises:
-        BadInput: an option, a target file or an update rule that cannot be judged.
+        BadInput: an unknown argument, or an option, a target file or an update rule that cannot be judged.
         PsconformError: the cluster could not be started.
     """
     plan = make_plan(call)

@@ -19,7 +19,7 @@ from .launchers.images import images as built_images
 from .report.listing import LISTS, print_rows
 from .terminal import Json, print_json
 
-Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults", "compatibility"]
+Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults", "launchers", "compatibility"]
 images = typer.Typer(help="Build, list, save and load the images for --launcher docker.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A .tar file.")]
 

@@ -217,7 +217,9 @@ class Options:
     checkpoint_every: int | str | None = option(
         None, FAULTS, "Steps of the chief, or 500ms; default 50 with faults, else 0: never.", "N|TIME", typed=str
     )
-    launcher: str = option("process", EXECUTION, "process, or docker: each task in a container of its own.")
+    launcher: str = option(
+        "process", EXECUTION, "process, or docker: each task in a container of its own. psconform list launchers."
+    )
     image: str = option(
         "", EXECUTION, "With docker: image of the tasks. Default: the trainer's own (psconform images build)."
     )

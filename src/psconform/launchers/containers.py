@@ -7,7 +7,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from .container_process import Helper, Running
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
 from .keeper import CONTAINERS
-from .launcher import Ended
+from .launcher import DOCKER, Ended
 from .local import OWNER, LocalLauncher, empty, owner_mark
 from .remains import remove_containers
 
@@ -38,14 +38,15 @@ class DockerLauncher:
 
     Args:
         image: what tasks run in; empty: the trainer's own.
-        limits: by job what its tasks may use, if that is not all there is.
+        limits: by job, what its tasks may use, if that is not all there is.
         gpus: tasks need the image for GPUs, if they run in the trainer's own.
-        boxes: what the containers of tasks are, where each is another.
+        boxes: by task, what its container is, where each is another.
 
     Raises:
         PsconformError: there is no engine, or an image is missing; says what to do.
     """
 
+    name, about = DOCKER, "a container for each task, with an address of its own"
     python = "python3"
     inherited: Mapping[str, str] = {}
 
@@ -58,16 +59,16 @@ class DockerLauncher:
         self,
         *,
         image: str = "",
-        limits: Mapping[str, Resources] | None = None,
+        limits: Iterable[tuple[str, Resources]] = (),
         gpus: bool = False,
-        boxes: Mapping[Task, Box] | None = None,
+        boxes: Iterable[tuple[Task, Box]] = (),
     ) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
         if self.others and (hides := (mask := _umask()) & 0o005):
             problem = f"umask {mask:03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
             raise PsconformError(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
-        self._api, self._limits, self._boxes = engine(), limits or {}, boxes or {}
+        self._api, self._limits, self._boxes = engine(), dict(limits), dict(boxes)
         self._own = trainer_image(gpu=gpus and not image)
         self._image = image or self._own
         for name in sorted({self._image, self._own, *(box.image for box in self._boxes.values())}):

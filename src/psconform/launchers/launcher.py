@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..extensions import named
 from ..layout import Command, Task
 
 PROCESS, DOCKER = "process", "docker"
 LAUNCHERS = (PROCESS, DOCKER)
+ENTRY_POINTS = "psconform.launchers"
+"""The group in which another package names its launchers, each a class with the arguments of `LocalLauncher`."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Launcher(Protocol):
     """Starts the tasks of one cluster after another.
 
     Attributes:
+        name: what ``--launcher`` takes.
+        about: one line, for lists.
         ready_s: seconds that it took to be ready to start tasks.
         temporary: a folder that tasks can read, gone when the launcher is closed.
         python: the Python that tasks have.
@@ -56,6 +62,8 @@ class Launcher(Protocol):
         others: tasks are another user than psconform.
     """
 
+    name: str
+    about: str
     ready_s: float
     temporary: Path
     python: str
@@ -143,3 +151,22 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End whatever is there."""
+
+
+@cache
+def launchers() -> Mapping[str, Any]:
+    """Classes of what is a `Launcher`, by name: psconform's own, and those of other packages.
+
+    Raises:
+        BadInput: an entry point cannot be loaded, is no launcher, or has the name of another one.
+    """
+    from .containers import DockerLauncher  # it imports this module
+    from .local import LocalLauncher  # and so does this
+
+    own = {each.name: each for each in (LocalLauncher, DockerLauncher)}
+    what = "a class like psconform.launchers.local.LocalLauncher, with a name and a line about it"
+    return {**own, **named(ENTRY_POINTS, what, _is_launcher, taken=own)}
+
+
+def _is_launcher(value: Any) -> bool:
+    return isinstance(value, type) and all(isinstance(getattr(value, said, None), str) for said in ("name", "about"))

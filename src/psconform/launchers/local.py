@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .launcher import Ended, Pods
+from .launcher import PROCESS, Ended, Pods
 from .remains import namespace
 
 OWNER = "PSCONFORM_OWNER"
@@ -48,6 +48,7 @@ class LocalLauncher:
         PsconformError: the keeper cannot start (a module to preload is missing).
     """
 
+    name, about = PROCESS, "a process of this machine for each task"
     control: Path | None = None
     pods: Pods | None = None
     python = sys.executable

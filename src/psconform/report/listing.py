@@ -15,6 +15,7 @@ from ..compatibility import rows as compatible
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import engine
+from ..launchers.launcher import launchers
 from ..layout import NAMED, Layout
 from ..targets.lookup import named_targets
 from ..targets.reference import DEFECTS
@@ -91,6 +92,10 @@ def _workloads() -> Rows:
     return [{"name": name, "about": kind.about} for name, kind in all_workloads().items()]
 
 
+def _launchers() -> Rows:
+    return [{"name": name, "about": launcher.about} for name, launcher in launchers().items()]
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "targets": _targets,
     "workloads": _workloads,
@@ -98,6 +103,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "layouts": _layouts,
     "defects": _defects,
     "faults": _faults,
+    "launchers": _launchers,
     "compatibility": _compatibility,
 }
 

@@ -13,7 +13,7 @@ from ..faults.kinds import kinds
 from ..launchers.blueprint import PERIOD_US, Box, Resources
 from ..launchers.engine import engine, told
 from ..launchers.gpus import lacking
-from ..launchers.launcher import DOCKER, LAUNCHERS
+from ..launchers.launcher import DOCKER, launchers
 from ..layout import Layout, Task
 from ..targets.compose import ComposeTarget, Service
 from ..targets.target import IMAGE, Target
@@ -55,8 +55,8 @@ def containers_of(
     Raises:
         BadInput: an option that does not go with the others, or a command that names a folder of this machine.
     """
-    if launcher not in LAUNCHERS:
-        raise BadInput("--launcher", "unknown launcher", value=launcher, choices=LAUNCHERS)
+    if launcher not in launchers():
+        raise BadInput("--launcher", "unknown launcher", value=launcher, choices=launchers())
     contained = launcher == DOCKER or isinstance(target, ComposeTarget)
     if contained and ":" in os.path.realpath(out):
         raise BadInput("--out", "must have no colon in its path: containers could not mount it", value=str(out))

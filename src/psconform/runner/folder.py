@@ -17,7 +17,6 @@ from ..faults.fault import Fault
 from ..faults.kinds import kinds
 from ..faults.plan_file import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
-from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
 from ..probe import WEIGHTS
 from ..targets.target import Target
@@ -75,7 +74,7 @@ def manifest_of(plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
         shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
-        launcher=PROCESS if plan.containers is None else DOCKER,
+        launcher=plan.launcher,
         image="" if plan.containers is None else plan.containers.image,
         limited=plan.limited,
         repeat=plan.repeat,

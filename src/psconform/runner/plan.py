@@ -21,7 +21,7 @@ from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..faults.trigger import PHASES, SENT
 from ..history.manifest import Workload
-from ..launchers.launcher import DOCKER
+from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
 from ..targets.compose import PREFIX, load_compose
@@ -55,7 +55,7 @@ class Plan:
 
     ``faults`` are to strike meanwhile; every ``checkpoint_every`` steps of its chief the target is asked to make a
     checkpoint (0: never). ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
-    ``containers``: not as processes of this machine.
+    ``launcher``: what starts its tasks; ``containers``: in which, if that is what they run in.
     """
 
     target: Target
@@ -68,6 +68,7 @@ class Plan:
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
     spelled: str = "reference"
+    launcher: str = PROCESS
     containers: Containers | None = None
 
     @property
@@ -97,7 +98,9 @@ class Plan:
         if every != "0" or any(fault.outside for fault in self.faults):
             given["checkpoint_every"] = every
         if containers is not None:
-            given |= {"image": containers.image} | ({} if containers.boxes else {"launcher": DOCKER})
+            given["image"] = containers.image
+        if containers is None or not containers.boxes:  # of a Compose file tasks are containers anyway
+            given["launcher"] = self.launcher
         return Options(
             self.spelled,
             workload=workload.name,
@@ -214,6 +217,7 @@ def make_plan(options: Options) -> Plan:
         checkpoint_seconds=seconds,
         patience_s=patience_s,
         spelled=REFERENCE if found.source == MODULE else found.source,
+        launcher=options.launcher if containers is None else DOCKER,
         containers=containers,
     )
 

@@ -55,6 +55,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
         spelled=name,
+        launcher=manifest.launcher,
         containers=containers_of(
             manifest.launcher, manifest.image, limits=limits, layout=layout, target=target, out=out
         ),

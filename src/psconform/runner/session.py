@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
-from ..launchers.containers import DockerLauncher
-from ..launchers.launcher import Launcher
+from ..launchers.launcher import Launcher, launchers
 from ..launchers.local import LocalLauncher
 from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, learning_rate
@@ -27,13 +26,15 @@ from .progress import Notify
 if TYPE_CHECKING:
     from ..faults.toxiproxy import Toxiproxy
 
+_Key = tuple[str, tuple[str, ...] | Containers | None]
+
 
 class Session:
     """Launchers by what they preload, and units by target. One plan at a time; not for several threads at once."""
 
     def __init__(self) -> None:
         self._server: tuple[LocalLauncher, Toxiproxy] | None = None
-        self._launchers: dict[tuple[str, ...] | Containers | None, Launcher] = {}
+        self._launchers: dict[_Key, Launcher] = {}
         self._rates: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
         self.clusters = 0
@@ -45,14 +46,11 @@ class Session:
         self.close()
 
     def launcher(self, plan: Plan) -> Launcher:
-        """What starts the tasks of a plan: containers, or the keeper that preloads what its target needs; kept."""
+        """What starts the tasks of a plan: containers, or processes that have preloaded what its target needs; kept."""
         key = _key(plan)
         if key not in self._launchers:
-            self._launchers[key] = (
-                DockerLauncher(image=key.image, limits=dict(key.limits), gpus=key.gpus, boxes=dict(key.boxes))
-                if isinstance(key, Containers)
-                else LocalLauncher(preload=key)
-            )
+            how = {"preload": plan.target.preload} if plan.containers is None else vars(plan.containers)
+            self._launchers[key] = launchers()[plan.launcher](**how)
         return self._launchers[key]
 
     def server(self) -> Toxiproxy:
@@ -166,9 +164,9 @@ class Session:
         self._server = None
 
 
-def _key(plan: Plan) -> tuple[str, ...] | Containers | None:
+def _key(plan: Plan) -> _Key:
     """Plans of the same key run on the same launcher."""
-    return plan.containers if plan.containers is not None else plan.target.preload
+    return plan.launcher, plan.containers if plan.containers is not None else plan.target.preload
 
 
 def _calm(plan: Plan) -> Plan:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import BadInput
-from ..extensions import entries
+from ..extensions import named
 from ..layout import Layout
 from .compose import PREFIX, load_compose
 from .reference import ABOUT, REFERENCE, reference
@@ -26,15 +26,9 @@ def packaged_targets() -> Mapping[str, Target]:
     Raises:
         BadInput: an entry point cannot be loaded, is no target, or has the name of another one.
     """
-    found: dict[str, Target] = {}
-    for point, value in entries(ENTRY_POINTS):
-        place = f"entry point {point.name} of {ENTRY_POINTS}"
-        if not isinstance(value, Target):
-            raise BadInput(place, "must be a psconform.targets.target.Target", value=point.value)
-        if value.name in (REFERENCE, *found):
-            raise BadInput(place, "has the name of another target", value=value.name)
-        found[value.name] = replace(value, source=value.name)
-    return found
+    what = "a psconform.targets.target.Target"
+    found = named(ENTRY_POINTS, what, lambda value: isinstance(value, Target), taken=(REFERENCE,))
+    return {name: replace(target, source=name) for name, target in found.items()}
 
 
 def named_targets() -> dict[str, str]:
