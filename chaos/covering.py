@@ -8,8 +8,8 @@ from itertools import product
 
 from allpairspy import AllPairs
 
+from psconform.faults.fault import SENT
 from psconform.faults.kinds import drawn_kinds, kinds
-from psconform.faults.trigger import SENT
 from psconform.targets.target import Target
 
 SLOW_CLOSE = "slow-close"

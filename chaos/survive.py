@@ -12,10 +12,9 @@ import pytest
 
 from psconform import doctor
 from psconform.api import Run
-from psconform.faults.fault import Fault
+from psconform.faults.fault import SENT, Fault
 from psconform.faults.kinds import kinds
 from psconform.faults.plan_file import plan_text
-from psconform.faults.trigger import SENT
 from psconform.plugin import chosen, need, tally
 from psconform.targets.lookup import find_target
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from psconform.faults.fault import Fault
+from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import NETWORK, kinds
 from psconform.faults.partitions import region
-from psconform.faults.trigger import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen, need
 from psconform.targets.lookup import find_target

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from psconform.faults.fault import Fault
+from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.partitions import region
-from psconform.faults.trigger import When
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psconform.faults.fault import FOLDER, NEWEST, Fault
+from psconform.faults.fault import FOLDER, NEWEST, Fault, When
 from psconform.faults.kinds import kinds
-from psconform.faults.trigger import When
 from psconform.layout import Task
 
 from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psconform.faults.packet_match import Wires
 from psconform.faults.plan_file import parse_plan
+from psconform.faults.pod_network import Wires
 from psconform.layout import Layout, Task
 
 LAYOUT = Layout(ps=2, workers=2)

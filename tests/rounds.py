@@ -11,7 +11,7 @@ from psconform.history.manifest import Workload
 from psconform.layout import Layout
 from psconform.probe import UNIT
 from psconform.workloads.digits import write_data
-from psconform.workloads.update_rules import Rule
+from psconform.workloads.serial import Rule
 
 from .stories import Story
 from .training import update32

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from psconform.faults.fault import Fault
-from psconform.faults.injectors import Injector
+from psconform.faults.injectors import Injector, Scene
 from psconform.faults.kinds import kinds
-from psconform.faults.scene import Scene
 
 
 class Nothing:

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from psconform.faults.checkpoint_faults import newest_checkpoint
-from psconform.faults.fault import NEWEST, Fault
-from psconform.faults.trigger import When
+from psconform.faults.fault import NEWEST, Fault, When
 from psconform.history.records import Struck
 from psconform.report.text import explain
 

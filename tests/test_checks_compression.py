@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psconform.checks.gradient_changes import KINDS, Changes, common_factor
+from psconform.checks.compression import KINDS, Changes, common_factor
 from psconform.errors import Malformed
 from psconform.history.build import load_history
 from psconform.probe import DenseLedger, Probe

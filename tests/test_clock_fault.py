@@ -18,9 +18,8 @@ from psconform.errors import PsconformError
 from psconform.faults import faketime
 from psconform.faults.clock_faults import Jumps
 from psconform.faults.control import Arrival, _ahead_s
-from psconform.faults.fault import Fault
+from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import kinds
-from psconform.faults.trigger import When
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 from psconform.runner.session import Session

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from psconform.history.build import load_history
-from psconform.history.clocks import DECODER, LeanRead, clocks_of
+from psconform.history.reader import DECODER, LeanRead, clocks_of
 
 from . import test_reader
 from .test_reader import changed, refused

@@ -13,9 +13,8 @@ import pytest
 
 from psconform import judge
 from psconform.faults.checkpoint_faults import newest_checkpoint
-from psconform.faults.fault import FOLDER, NEWEST, Fault
+from psconform.faults.fault import FOLDER, NEWEST, Fault, When
 from psconform.faults.kinds import kinds
-from psconform.faults.trigger import When
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.runner.fault_setup import mounted
 from psconform.runner.session import Session

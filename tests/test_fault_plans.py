@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from psconform.errors import BadInput
 from psconform.faults.cli_syntax import parse_faults
-from psconform.faults.fault import Fault
+from psconform.faults.fault import Fault, When
 from psconform.faults.fault_generator import MOST, drawn_plan
 from psconform.faults.kinds import CONTAINER, DISK, PACKETS, drawn_kinds, kinds
 from psconform.faults.partitions import region, talks
 from psconform.faults.plan_file import load_plan, parse_plan, plan_text
-from psconform.faults.trigger import When
 from psconform.layout import Layout, Link, Task
 from psconform.options import Options
 from psconform.runner.plan import make_plan

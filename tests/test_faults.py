@@ -18,7 +18,7 @@ from psconform.api import check
 from psconform.errors import BadInput
 from psconform.faults.cli_syntax import parse_faults
 from psconform.faults.control import Control
-from psconform.faults.trigger import When
+from psconform.faults.fault import When
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.probe import CONTROL, Probe

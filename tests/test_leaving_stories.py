@@ -9,7 +9,7 @@ import pytest
 
 from psconform import probe as loaded
 from psconform.checks.leaving import leaves_as_declared
-from psconform.checks.straggler import waits_for_slowest
+from psconform.checks.synchronous import waits_for_slowest
 from psconform.claims import DEFAULTS
 from psconform.faults.kinds import kinds
 from psconform.history.records import Struck

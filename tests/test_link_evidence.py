@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from psconform.faults import link_injector
-from psconform.faults.delayed_close import ClosesLate
+from psconform.faults.link_injector import ClosesLate, HeldBack
 from psconform.faults.plan_file import parse_plan
 from psconform.faults.proxies import HOUR_MS, Links
-from psconform.faults.undelivered_bytes import HeldBack
 from psconform.layout import Layout, Link
 
 from .proxied import LONG_S, PS, SOON_S, WORKERS, address, dial, heard

@@ -19,9 +19,8 @@ from psconform.errors import PsconformError
 from psconform.faults import disk_faults
 from psconform.faults.checkpoint_faults import newest_checkpoint
 from psconform.faults.disk_faults import TRANSFERS
-from psconform.faults.fault import FOLDER, Fault
+from psconform.faults.fault import FOLDER, Fault, When
 from psconform.faults.kinds import check_available, kinds
-from psconform.faults.trigger import When
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
 from psconform.plugin import need

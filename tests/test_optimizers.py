@@ -13,7 +13,7 @@ from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.targets.reference import reference
 from psconform.workloads import digits, serial
-from psconform.workloads.update_rules import Rule
+from psconform.workloads.serial import Rule
 
 from .test_target_toml import GOOD, load, refused
 from .training import sync_training

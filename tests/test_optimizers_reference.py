@@ -9,7 +9,7 @@ from psconform.errors import BadInput
 from psconform.history.build import load_history
 from psconform.models import join
 from psconform.trained import model_of
-from psconform.workloads.update_rules import Rule
+from psconform.workloads.serial import Rule
 
 KILLS = {"kill": ["ps:0@33", "worker:1@44"], "checkpoint_every": 10}
 RUNS = [

@@ -6,8 +6,8 @@ import pytest
 
 from psconform.errors import BadInput, PsconformError
 from psconform.faults.container_faults import Rate
-from psconform.faults.packet_match import Wires
 from psconform.faults.plan_file import parse_plan, plan_text
+from psconform.faults.pod_network import Wires
 from psconform.layout import Link
 from psconform.options import Options
 from psconform.runner.plan import make_plan

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from psconform.faults.container_traffic import PORTS, InPods
 from psconform.faults.partitions import EVERYBODY
+from psconform.faults.pod_network import PORTS, InPods
 from psconform.faults.traffic import Flow
 from psconform.layout import Task
 

@@ -8,8 +8,7 @@ from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, OK, History
 from ..probe import COUNTS
 from ..verdict import Verdict, unknown, valid, violated
-from .registry import ASYNC, check
-from .witness import MOST
+from .registry import ASYNC, MOST, check
 
 
 @check("A1", "apply on arrival", dimension="delivery", weakest=("none", "at-most-once"), updates=ASYNC, acked=True)

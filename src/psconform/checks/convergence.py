@@ -14,8 +14,7 @@ from ..probe import MODEL, SAMPLES
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from ..workloads.rates import measured_bound
 from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
-from .registry import ASYNC, check
-from .witness import MOST
+from .registry import ASYNC, MOST, check
 
 REPLAY = 2e-6
 """Relative distance of a read from the replayed updates, times sqrt(updates + 1): float32 rounding of each update."""

@@ -11,8 +11,7 @@ from ..history.model import History, Worker
 from ..probe import ORDER
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import Ranks, Seen, ranks, seen, shown_by
-from .registry import check
-from .witness import MOST, at_most
+from .registry import MOST, at_most, check
 
 
 @check("A8", "order", needs=(ORDER,), acked=True, faults="no rollback")

@@ -12,8 +12,7 @@ from ..history.model import History, Worker
 from ..models import Batches, Model, Vector, join
 from ..optimizers import HALVE_EVERY
 from ..trained import batches_of, model_of
-from ..workloads.serial import STEP_ERROR, serial_training, union_gradient
-from ..workloads.update_rules import Rule
+from ..workloads.serial import STEP_ERROR, Rule, serial_training, union_gradient
 
 Path = NDArray[np.float64]
 NUDGE = 1e-6

@@ -9,8 +9,7 @@ import numpy as np
 from ..history.columns import FAILED, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .registry import SYNC, check
-from .witness import at_most
+from .registry import SYNC, at_most, check
 
 
 @check("S2", "r-of-n", dimension="barrier", weakest=("none", "full"), updates=SYNC, faults="no rollback")

@@ -6,16 +6,28 @@ decorator `check`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 from ..extensions import load
 from ..history.model import FAILED, History, Worker
 from ..probe import ENTRIES, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown
 from ..workloads import all_workloads
+
+Line = TypeVar("Line")
+
+MOST = 1000
+"""A run that is wrong everywhere has as many faults as reads, and the first few tell."""
+
+
+def at_most(lines: Iterable[Line]) -> Iterator[Line]:
+    """The first ``MOST`` lines of one worker's faults."""
+    return islice(lines, MOST)
+
 
 ENTRY_POINTS = "psconform.checks"
 """The group in which another package names a module, or a function in one, that declares checks."""

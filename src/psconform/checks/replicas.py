@@ -9,8 +9,7 @@ import numpy as np
 from ..history.columns import Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, unknown, valid, violated
-from .registry import SYNC, check
-from .witness import at_most
+from .registry import SYNC, at_most, check
 
 
 @check("S7", "replicas equal", updates=SYNC, needs=(), through="replicas", local_steps="any", faults="no rollback")

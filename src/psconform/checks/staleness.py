@@ -1,16 +1,18 @@
-"""A2: how old the parameters were on which a gradient was computed."""
+"""A2, A3, A4: how old the parameters may be on which a gradient is computed, and what its age makes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
-from ..history.columns import Ints, Odd, Pushes
-from ..history.model import OK, History, Worker
+from ..history.columns import Bools, Floats, Ints, Odd, Pushes
+from ..history.model import COUNT_TOLERANCE, OK, History, Worker
 from ..probe import ORDER, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
-from .registry import ASYNC, check
-from .witness import MOST
+from .reads import UNTOLD
+from .registry import ASYNC, MOST, check
 
 
 @check("A2", "staleness", dimension="staleness", weakest=(), updates=ASYNC, needs=(WEIGHTS, ORDER))
@@ -149,3 +151,149 @@ def _from_order(history: History) -> Verdict:
         if (found[-1] < 0).any():
             return unknown("some gradients were applied before what their read showed: see A8")
     return _distribution(np.concatenate(found))
+
+
+@check("A4", "staleness-aware rate", dimension="rate", weakest=("constant",), updates=ASYNC)
+def staleness_aware(history: History) -> Verdict:
+    """A4: the effective learning rate of a gradient is lr / max(1, tau), where a staleness-aware rate is declared.
+
+    Zhang et al. 2016, "Staleness-aware Async-SGD for Distributed Deep Learning". tau is that of A2, version at apply
+    - 1 - version read, for each ps by itself. The final reads show the weight of each gradient: it must be
+    1 / max(1, tau) of the unit, within a relative 1e-4. A gradient that does not show is lost (A1, R1); one that was
+    sent more than once is left out, for its acknowledgement may name another version.
+
+    Assumes: a final read; versions in reads and acknowledgements, one per ps, that agree with the parameters;
+    psconform knows which ps holds which variable.
+    """
+    if not history.finals:
+        return unknown(history.no_final)
+    expected = _expected(history)
+    if expected is None:
+        return unknown("needs versions in reads and acknowledgements, one per ps, and the ps of each variable")
+    if contradiction := contradiction_of(history):
+        return unknown(contradiction)
+    odd = history.last.odd
+    weight = np.where(history.last.plain, 1.0, np.nan)  # [V, W, K], nan: nothing to judge
+    shown = odd.take(~odd.zero & ~odd.torn)
+    with np.errstate(invalid="ignore"):
+        for end in (shown.head, shown.tail):
+            cell = (shown.variable, shown.peer, shown.step)
+            off = np.abs(end / expected[cell] - 1) > COUNT_TOLERANCE
+            weight[tuple(part[off] for part in cell)] = end[off]  # a wrong one has the last word
+            known = np.isnan(weight[cell])
+            weight[tuple(part[known] for part in cell)] = end[known]
+        wrong = np.abs(weight / expected - 1) > COUNT_TOLERANCE
+    lines = [
+        f"{history.gradient(peer, step)}, has weight {weight[variable, peer, step]:.4g} in "
+        f"{history.variable(variable)}, expected {expected[variable, peer, step]:.4g}: its staleness was "
+        f"{1 / expected[variable, peer, step]:.0f}"
+        for variable, peer, step in np.argwhere(wrong).tolist()
+    ]
+    if lines:
+        return violated(lines)
+    stale = int((expected < 1).any(axis=0).sum())
+    return valid(f"{stale} of {int(history.accepted.sum())} gradients had a staleness above 1", stale=stale)
+
+
+def _expected(history: History) -> Floats | None:
+    """1 / max(1, tau) of each accepted gradient, float64[V, W, K], NaN for others; None: tau is not known."""
+    shards = history.shards
+    if shards is None:
+        return None
+    expected = np.full((history.variables, history.layout.workers, history.steps), np.nan)
+    for worker in history.workers:
+        tau, pushes = taus_of(history, worker), computed_here(history, worker)
+        if tau is None or tau.shape[1] != history.layout.ps:
+            return None
+        for variable, shard in enumerate(shards):
+            expected[variable, worker.index, pushes.step] = 1 / np.maximum(1, tau[:, shard])
+    return expected
+
+
+@check("A3", "bounded staleness", dimension="staleness", weakest=("unbounded",), updates=ASYNC)
+def bounded_staleness(history: History) -> Verdict:
+    """A3: SSP(s): no worker is more than s steps ahead of another, and a read at clock c sees all updates up to c-s-1.
+
+    Stale synchronous parallel (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel
+    Parameter Server"). A worker about to compute its gradient of step c must see in every variable each worker's
+    gradients of steps 0 to c-s-1, and all of its own before c that were accepted (read-my-writes); so the slowest
+    worker has pushed at least c-s. s = 0 is the full barrier of reads. A gradient that is in no final read is lost
+    (R1), not late. Worked interleaving, s = 2: worker:2 sleeps after its step 3, worker:0 goes on, and reads for step 7
+    what lacks worker:2's step 4.
+
+    Assumes: a final read; workers number their steps alike; each step is read before it is pushed.
+    """
+    bound = history.layout.staleness
+    if bound is None:
+        return not_judged("needs --staleness S")
+    if history.lost and history.claims.recovery in UNTOLD:
+        return not_judged(f"needs a run in which no ps dies: recovery is {history.claims.recovery}")
+    if not history.finals:
+        return unknown(history.no_final)
+    lines = [line for worker in history.workers for line in _too_far(history, worker, bound)]
+    if lines:
+        return violated(lines)
+    for worker in history.workers:
+        for step in worker.blind[:1]:
+            return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
+    most = max((_ahead(worker) for worker in history.workers), default=0)
+    return valid(f"at most {most} steps apart, {bound} allowed", apart=most)
+
+
+def _due(worker: Worker, peer: int, bound: int) -> Ints:
+    """How many steps of ``peer`` each read must show, int64[R]."""
+    steps = worker.reads.step
+    return np.asarray(steps if peer == worker.index else np.maximum(steps - bound, 0))
+
+
+def _answered(worker: Worker, steps: int) -> Callable[[int, Ints], Bools]:
+    """Which of its own steps were accepted before it made a read, in the epoch of that read.
+
+    Under faults an answer may be lost, and a worker that goes on without it does not know what it owes.
+    """
+    reads, by_epoch = worker.reads, worker.accepted_by(steps)
+
+    def answered(index: int, which: Ints) -> Bools:
+        place = by_epoch.get(int(reads.epoch[index]))
+        return np.zeros(len(which), np.bool_) if place is None else np.asarray(place[which] < reads.after[index])
+
+    return answered
+
+
+def _ahead(worker: Worker) -> int:
+    """How many steps this worker was ahead of the slowest in what it read, at most."""
+    clock = worker.reads.clock
+    return int((worker.reads.step - clock.min(axis=(1, 2), initial=2**60)).max(initial=0)) if clock.size else 0
+
+
+def _too_far(history: History, worker: Worker, bound: int) -> Iterator[str]:
+    """The first gradient that each read lacks though it is due and there in the end."""
+    reads = worker.reads
+    lacks: dict[tuple[int, int, int], int] = {}  # read, variable, peer: the first step
+    for peer in range(history.layout.workers):
+        due = np.minimum(_due(worker, peer, bound), history.steps)
+        counts = history.last.ever[:, peer]  # [V, K]
+        if peer == worker.index:
+            counts = counts & history.accepted[peer]
+        answered = _answered(worker, history.steps) if peer == worker.index and history.disturbed else None
+        behind = reads.clock[:, :, peer] < due[:, None]
+        for index, variable in np.argwhere(behind).tolist():
+            steps = np.arange(reads.clock[index, variable, peer], due[index])
+            missing = steps[counts[variable, steps]]
+            if answered is not None:
+                missing = missing[answered(index, missing)]
+            if missing.size and len(lacks) < MOST:
+                lacks[index, variable, peer] = int(missing[0])
+        gaps = reads.odd.take(reads.odd.zero & (reads.odd.peer == peer))
+        for row in np.flatnonzero(counts[gaps.variable, gaps.step]).tolist()[:MOST]:
+            variable, step = int(gaps.variable[row]), int(gaps.step[row])
+            late = np.flatnonzero(due[gaps.first[row] : gaps.end[row]] > step)
+            if answered is not None:
+                late = late[[bool(answered(int(gaps.first[row] + at), np.array([step]))[0]) for at in late.tolist()]]
+            for index in (int(gaps.first[row]) + late[:1]).tolist():
+                key = (index, variable, peer)
+                lacks[key] = min(lacks.get(key, step), step)
+    for (index, variable, peer), step in sorted(lacks.items()):
+        clock = int(reads.step[index])
+        far = "its own, accepted before" if peer == worker.index else f"{clock - step} steps behind, {bound} allowed"
+        yield f"{history.saw(worker, index, variable)}, which lacks {history.gradient(peer, step)}: {far}"

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from .fault import Fault
-from .injectors import Injector
+from .injectors import Injector, Scene
 from .kinds import DISK, Kind, register
-from .scene import Scene
 
 LEAST_BYTES = 64
 """Smaller files are marks and locks, no checkpoints."""

@@ -26,10 +26,9 @@ from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds
 from .data_faults import POISON
-from .fault import Fault, refuse_twice
+from .fault import BEFORE_PUSH, MAX_S, SENT, Fault, When, refuse_twice
 from .kinds import Kind
 from .process_faults import KILL, STOP
-from .trigger import BEFORE_PUSH, MAX_S, SENT, When
 
 RESTART_AFTER = "1s"
 """By default."""

@@ -13,9 +13,8 @@ from ..history.records import Harm
 from . import faketime
 from .control import Arrival
 from .fault import Fault
-from .injectors import Injector, Processes
+from .injectors import Injector, Processes, Scene
 from .kinds import PROCESS, Amount, Kind, register
-from .scene import Scene
 
 
 class Jumps(Injector):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..history.records import Harm
 from ..layout import Layout, Task
-from .fault import Fault
+from .fault import SENT, Fault
 from .kinds import PACKETS, Kind, kinds
-from .trigger import SENT
 
 APART = 3
 """Steps between two faults that must not overlap."""

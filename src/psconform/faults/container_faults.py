@@ -11,10 +11,9 @@ from ..errors import PsconformError
 from ..history.records import Harm
 from ..layout import Task
 from .fault import Fault
-from .injectors import Injector, Processes
+from .injectors import Injector, Processes, Scene
 from .kinds import CONTAINER, Amount, Kind, register
-from .packet_match import Ask, Wires
-from .scene import Scene
+from .pod_network import Ask, Wires
 
 NAMES = "127.0.0.11"
 """Where Docker's own DNS answers in each container's network."""

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .fault import Fault
-from .injectors import Injector
+from .injectors import Injector, Scene
 from .kinds import DISK, Amount, Kind, register
-from .scene import Scene
 
 FAULTS, OPERATIONS = "faults.json", "operations.jsonl"
 """The names of the two files in the control folder."""

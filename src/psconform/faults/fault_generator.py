@@ -11,10 +11,9 @@ from ..errors import BadInput
 from ..history.records import Harm
 from ..layout import Layout, Task
 from .conflicts import all_wait, clash, ends_worker, leavers, skips
-from .fault import Fault
+from .fault import BEFORE_PUSH, SENT, Fault, When
 from .kinds import Amount, Kind, drawn_kinds, kinds
-from .link_sets import regions
-from .trigger import BEFORE_PUSH, SENT, When
+from .partitions import regions
 
 RANDOM = "random"
 LEAST, MOST, ATTEMPTS = 6, 8, 40

@@ -17,8 +17,7 @@ from ..history.records import Harm
 
 if TYPE_CHECKING:
     from .fault import Fault
-    from .injectors import Injector
-    from .scene import Scene
+    from .injectors import Injector, Scene
 
 ENTRY_POINTS = "psconform.faults"
 """The group in which another package names a module, or an object in one, that registers kinds."""

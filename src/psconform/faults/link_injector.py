@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..layout import Link, Task
 from .fault import Fault
@@ -12,8 +12,69 @@ from .injectors import Injector, Life
 from .kinds import kinds
 from .partitions import EVERYBODY
 from .proxies import HOUR_MS, Links
-from .traffic import Flows, Meter
-from .undelivered_bytes import HeldBack
+from .traffic import Flow, Flows, Meter
+
+SURE_S, LOOKS = 0.3, 5
+"""What is only on its way has come by then."""
+Connection = tuple[Link, int]
+"""Of the destination of a link to its source, by the port of the first."""
+
+
+class HeldBack:
+    """Bytes that the sources of links have sent on connections that they have accepted, and that are not there yet.
+
+    Toxiproxy stands between the two ends of a connection, so nobody knows which they are. But who waits for an answer
+    sends nothing: as many bytes as it has sent have reached the other end, and of those that have received so many that
+    one counts which has sent least. Where that end is gone (its process has died) what it had sent by then counts, for
+    the end of a connection waits behind bytes that are held back.
+    """
+
+    def __init__(self, links: Links, of: Iterable[Link]) -> None:
+        self._links, self._of = links, [link for link in of if link.source != EVERYBODY]
+        self._told: dict[Connection, int] = {}  # what had been sent by the last look that told
+        self._before: dict[Connection, tuple[int, int]] = {}  # past the stall already and not there; what had come
+        for link, port, flow, missing in self._look():
+            waits = links.slowed(link)  # another holds it back already
+            self._before[link, port] = (0 if waits else max(0, missing), flow.received)
+        self._since, self._looks = 0.0, 0
+
+    def on_their_way(self, link: Link, now: Flows) -> int:
+        """Bytes that were on their way on a link when this was made, and have not arrived by now."""
+        return sum(
+            max(0, missing - (now.open[port].received - received))
+            for (of, port), (missing, received) in self._before.items()
+            if of == link and port in now.open
+        )
+
+    def look(self) -> str:
+        """What is surely held back, empty if nothing is; call it often."""
+        held = 0
+        for link, port, flow, missing in self._look():
+            before, received = self._before.get((link, port), (0, 0))
+            held += max(0, missing - max(0, before - (flow.received - received)))
+        if not held:
+            self._looks = 0
+            return ""
+        if not self._looks:
+            self._since = time.monotonic()
+        self._looks += 1
+        return f"{held} bytes held back" if self._looks >= LOOKS and time.monotonic() - self._since >= SURE_S else ""
+
+    def _look(self) -> Iterator[tuple[Link, int, Flow, int]]:
+        """Connections whose dialler waits, and how many bytes have been sent to it that it has not got.
+
+        Who has accepted them is asked first, so that what passes meanwhile is not taken for missing.
+        """
+        accepted = {source: self._links.accepted(source).values() for source in {link.source for link in self._of}}
+        for link in self._of:
+            dialled = self._links.flows([(link.destination, link.source)]).values()
+            for port, flow in (each for said in dialled for each in said.open.items()):
+                sent = [other.sent for other in accepted[link.source] if other.received == flow.sent]
+                if sent:
+                    self._told[link, port] = min(sent)
+                if (link, port) in self._told:
+                    yield link, port, flow, self._told[link, port] - flow.received
+
 
 JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
@@ -234,3 +295,80 @@ class Disturbs(Injector):
             return self._life(task)
         lives = [life for life in map(self._life, self._links.addresses) if life is not None]
         return sum(lives) if len(lives) == len(self._links.addresses) else None
+
+
+Open = dict[tuple[Task, Task], frozenset[int]]
+
+
+class ClosesLate(Injector):
+    """A toxic ``slow_close``: the end of a connection is passed on later, in the direction of the links.
+
+    It shows only if a connection of the target ends meanwhile, say because a task dies: then what the destination has
+    dialled stays open though nobody is behind it any more, or more connections stay open at the destination than there
+    are that anybody has dialled.
+    """
+
+    holds = False
+
+    def __init__(self, fault: Fault, links: Links, *, life: Life) -> None:
+        self._fault, self._links, self._life = fault, links, life
+        self._delay_ms = dict(fault.amounts)["ms"]
+        self._name = f"{fault.kind}-{id(fault):x}"
+        self._lives: dict[Task, int | None] = {}
+        self._before: dict[Link, frozenset[int]] = {}  # what the destination has dialled, by its port
+        self._usual: dict[Task, int] = {}  # connections of the destinations to themselves, say
+        self._held = self._seen = ""
+        self._healed = False
+
+    def inject(self) -> None:
+        self._links.add(self._name, "slow_close", self._fault.links, delay=self._delay_ms)
+        self._lives = {link.source: self._life(link.source) for link in self._fault.links}
+        self._before = {link: self._dialled(link) for link in self._fault.links}
+        self._usual = {task: self._more_than_dialled(task) for task in self._destinations()}
+
+    def evidence(self) -> str:
+        """Seen twice: the end of a connection takes a moment even without the fault; and not after it."""
+        if self._healed:
+            return self._seen
+        before, self._held = self._held, self._left_open()
+        self._seen = self._seen or (self._held if before else "")
+        return self._seen
+
+    def heal(self) -> None:
+        self._links.remove(self._name, self._fault.links)
+        self._healed = True
+
+    def healed(self) -> str:
+        """What was kept open is closed now."""
+        if self._left_open() or not self._links.as_told(self._fault.links):
+            return ""
+        return "no connection is open whose other end has gone"
+
+    def _left_open(self) -> str:
+        count = 0
+        for link in self._fault.links:
+            ports = self._dialled(link)
+            if self._life(link.source) != self._lives[link.source]:
+                count += len(self._before[link] & ports)
+            else:
+                self._before[link] = ports
+        for task, usual in self._usual.items():
+            if not self._others_are_slow(task):  # they keep open what somebody has closed, too
+                count += max(0, self._more_than_dialled(task) - usual)
+        return f"{count} connection(s) open whose other end had gone" if count else ""
+
+    def _more_than_dialled(self, listener: Task) -> int:
+        """Connections that a task has accepted, less those that others have dialled for it, through their proxies."""
+        dialled = self._links.flows((task, listener) for task in self._links.addresses if task != listener)
+        return len(self._links.accepted(listener)) - sum(len(said.open) for said in dialled.values())
+
+    def _others_are_slow(self, listener: Task) -> bool:
+        others = (Link(task, listener) for task in self._links.addresses if task != listener)
+        return any(self._links.slowed(link) for link in others if link not in self._fault.links)
+
+    def _destinations(self) -> list[Task]:
+        return list(dict.fromkeys(link.destination for link in self._fault.links))
+
+    def _dialled(self, link: Link) -> frozenset[int]:
+        (flows,) = self._links.flows([(link.destination, link.source)]).values()
+        return frozenset(flows.open)

@@ -13,10 +13,9 @@ from itertools import count
 
 from ..layout import Task
 from .fault import Fault
-from .injectors import Injector
+from .injectors import Injector, Scene
 from .kinds import PACKETS, Amount, Kind, register
-from .packet_match import Wires
-from .scene import Scene
+from .pod_network import Wires
 
 
 class Packets(Injector):

@@ -22,10 +22,9 @@ from ..errors import BadInput
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
 from .cli_syntax import RESTART_AFTER
-from .fault import FOLDER, NEWEST, Fault, refuse_twice
+from .fault import FOLDER, MAX_S, NEWEST, SENT, Fault, When, refuse_twice
 from .kinds import DATA, DISK, Kind, kinds
 from .partitions import region
-from .trigger import MAX_S, SENT, When
 
 
 class _Entry(BaseModel):

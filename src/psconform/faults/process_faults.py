@@ -9,9 +9,8 @@ from functools import partial
 
 from ..history.records import Harm
 from .fault import Fault
-from .injectors import Injector, Processes
+from .injectors import Injector, Processes, Scene, Seconds
 from .kinds import PROCESS, Amount, Kind, register
-from .scene import Scene, Seconds
 
 PERIOD_S = 0.25
 """A throttled process is stopped about so often; it cannot be much oftener, for psconform looks now and then."""

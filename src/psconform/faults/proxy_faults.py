@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..history.records import Harm
 from .fault import Fault
-from .injectors import Injector
+from .injectors import Injector, Scene
 from .kinds import NETWORK, Amount, Kind, register
-from .scene import Scene
 
 if TYPE_CHECKING:
     from .link_injector import Toxic
@@ -25,7 +24,7 @@ def _disturbs(fault: Fault, scene: Scene, *, toxic: Toxic | None = None) -> Inje
 
 
 def _closes_late(fault: Fault, scene: Scene) -> Injector:
-    from .delayed_close import ClosesLate
+    from .link_injector import ClosesLate
 
     return ClosesLate(fault, scene.links(fault), life=scene.life)
 

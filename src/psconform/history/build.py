@@ -20,11 +20,10 @@ from ..trained import DATA
 from . import stacks
 from .columns import OUTCOMES
 from .decode import decode_worker
-from .devices import devices_of, elsewhere, unsaid
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
-from .gaps import NOT_ENDED, Files, endless, unbroken
+from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid
 from .incarnations import Life, joined
 from .incarnations import marks as marks_of
 from .manifest import Manifest

@@ -1,12 +1,12 @@
-"""What is lost of a record, or may be: files that were cut or are gone, and ends that nobody has seen."""
+"""What is lost of a record, or may be: files that are cut or gone, unseen ends; and devices that are not as told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..layout import Layout, Task
-from .events import Exit
+from .events import Devices, Exit
 from .reader import EventFile
 
 NOT_ENDED = "psconform's own record of the run has no end event"
@@ -70,3 +70,33 @@ def _exits(own: EventFile | None) -> dict[tuple[str, int], Exit]:
             lives[event.of] = lives.get(event.of, 0) + 1
             exits[event.of, life] = event
     return exits
+
+
+By = Mapping[int, tuple[str, ...]]
+"""By worker, the device of each of its towers."""
+
+
+def devices_of(task: Task, file: EventFile) -> dict[int, tuple[str, ...]]:
+    """What a worker says in one of its lives; the last word counts."""
+    said = [tuple(event.names) for event in file.of(Devices)]
+    return {task.index: said[-1]} if said else {}
+
+
+def elsewhere(layout: Layout, devices: By) -> list[str]:
+    """Workers that have not computed where the layout says: then nobody knows what the run would show there."""
+    wanted = _wanted(layout)
+    return [
+        f"{task} computed on {', '.join(devices[task.index]) or 'nothing'}, not on {', '.join(wanted)}"
+        for task in layout.worker_tasks
+        if wanted and task.index in devices and sorted(devices[task.index]) != sorted(wanted)
+    ]
+
+
+def unsaid(layout: Layout, devices: By) -> list[str]:
+    """Workers with GPUs that do not say where they compute."""
+    silent = [str(task) for task in layout.worker_tasks if _wanted(layout) and task.index not in devices]
+    return [f"{', '.join(silent)} did not say on which devices they compute (probe.devices)"] if silent else []
+
+
+def _wanted(layout: Layout) -> tuple[str, ...]:
+    return tuple(f"{'CPU' if layout.emulated else 'GPU'}:{number}" for number in range(layout.gpus))

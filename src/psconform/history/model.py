@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,13 +13,52 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Reads, Values
-from .evictions import absent_in, said_by_epoch
-from .final_reads import Finals, final_reads
+from .columns import FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
 from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
+
+
+def said_by_epoch(
+    absences: Iterable[tuple[int, int, int, int]],
+    *,
+    layout: Layout,
+    steps: int,
+    begun: Mapping[int, int],
+    last_ok: Ints,
+) -> dict[int, Bools]:
+    """By epoch, bool[W, K]: what was said in it to be gone on without.
+
+    Args:
+        absences: worker, step, time (nanoseconds) and epoch of each.
+        layout: in sync an absence is one round, in async all steps from there on, until the worker is back.
+        steps: K.
+        begun: by epoch, the round at which a rollback has left it; what is said of rounds before says nothing.
+        last_ok: int64[W], when the last gradient of each worker was accepted; who pushes again was taken back.
+    """
+    said: dict[int, Bools] = {}
+    for worker, step, at, epoch in absences if layout.drop_after else ():
+        mine = said.setdefault(epoch, np.zeros((layout.workers, steps), np.bool_))
+        if layout.update == "sync":
+            mine[worker, step] |= step >= begun.get(epoch, 0)
+        elif last_ok[worker] <= at:
+            mine[worker, step:] = True
+    return said
+
+
+def absent_in(said: Mapping[int, Bools], accepted_in: Ints, epoch: int) -> Bools:
+    """bool[W, K]: gone on without, as a read of that epoch shows it.
+
+    That is, said in that epoch or before, and not accepted since; ``accepted_in`` (int64[W, K], -1: in none) has the
+    last epoch in which a gradient was.
+    """
+    latest = np.full(accepted_in.shape, -1, np.int64)
+    for which in sorted(said):
+        if which <= epoch:
+            latest[said[which]] = which
+    return np.asarray((latest >= 0) & ~((accepted_in >= latest) & (accepted_in <= epoch)))
+
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
@@ -135,6 +174,12 @@ class History:
     def spec(self) -> dict[str, Any]:
         """The workload as `trained.model_of` takes it."""
         return {**msgspec.to_builtins(self.workload), "workload": self.workload.name, "workers": self.layout.workers}
+
+    @property
+    def one_clock(self) -> bool:
+        """All workers ran under one boot of one machine, so that their clocks may be compared."""
+        boots = {worker.boot for worker in self.workers}
+        return len(boots) == 1 and "" not in boots
 
     @property
     def incomplete(self) -> str:

@@ -49,7 +49,7 @@ WORDS = (
     *("compatibility", "defect", "errors", "layout", "models", "optimizers", "options", "probe", "times", "trained"),
     "version",
 )
-HELPER_CODE = ("iptables", "nfqueue", "pod_agent", "traffic")
+HELPER_CODE = ("iptables", "pod_agent", "traffic")
 """What runs in the image: the trainer, what it and its helper import of psconform, and the helper. The rest of
 psconform is in it, too, but judges and breaks from outside."""
 Say = Callable[[str], None]

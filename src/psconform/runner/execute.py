@@ -31,9 +31,8 @@ from .plan import Plan
 from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, events_of
 
 if TYPE_CHECKING:
-    from ..faults.in_flight_push import Sent
-    from ..faults.packet_match import Wires
-    from ..faults.proxies import Links
+    from ..faults.pod_network import Wires
+    from ..faults.proxies import Links, Sent
     from ..faults.toxiproxy import Toxiproxy
 
 
@@ -186,7 +185,7 @@ class _Execution:
         launcher, pods = self.launcher, self.launcher.pods
         if pods is None:
             return None
-        from ..faults.packet_match import Wires  # what it imports is an extra
+        from ..faults.pod_network import Wires  # what it imports is an extra
 
         return Wires(pods.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
 

@@ -12,10 +12,9 @@ from typing import Protocol
 
 from ..errors import PsconformError
 from ..faults.control import Arrival, Control
-from ..faults.fault import Fault
+from ..faults.fault import SENT, Fault, When
 from ..faults.injectors import Injector
 from ..faults.kinds import kinds
-from ..faults.trigger import SENT, When
 from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
 from ..probe import EventLog

@@ -15,9 +15,8 @@ from ..errors import PsconformError
 from ..faults.data_faults import OUT_OF_DATA, POISON
 from ..faults.disk_faults import Disk
 from ..faults.fault import Fault
-from ..faults.injectors import Injector, Life
+from ..faults.injectors import Injector, Life, Scene, Seconds
 from ..faults.kinds import kinds
-from ..faults.scene import Scene, Seconds
 from ..history.reasons import FaultMissed, Missed
 from ..launchers.cleanup import SOURCE, mounts
 from ..launchers.keeper import MOUNT, unmount
@@ -29,7 +28,7 @@ from .folder import CHECKPOINTS
 from .plan import Plan
 
 if TYPE_CHECKING:  # what it imports is an extra
-    from ..faults.packet_match import Wires
+    from ..faults.pod_network import Wires
     from ..faults.proxies import Links
 
 

@@ -19,8 +19,7 @@ from ..history.columns import OK, Bools, Floats, Ints, Pushes
 from ..history.model import History
 from ..models import Classifier, join
 from ..trained import batches_of, model_of
-from ..workloads.serial import serial_training
-from ..workloads.update_rules import Rule
+from ..workloads.serial import Rule, serial_training
 
 
 @dataclass(frozen=True, kw_only=True)

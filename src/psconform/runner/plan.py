@@ -13,13 +13,12 @@ from ..compatibility import check_option, check_options, unmet
 from ..errors import BadInput
 from ..faults.cli_syntax import parse_faults
 from ..faults.data_faults import OUT_OF_DATA, POISON
-from ..faults.fault import Fault, refuse_twice
+from ..faults.fault import PHASES, SENT, Fault, refuse_twice
 from ..faults.fault_generator import RANDOM, drawn_plan
 from ..faults.kinds import PACKETS, check_available, kinds
 from ..faults.partitions import SHARED, of_listener
 from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
-from ..faults.trigger import PHASES, SENT
 from ..history.manifest import Workload
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import PsconformError
-from ..faults.container_traffic import Ask, InPods
-from ..faults.in_flight_push import Sent
-from ..faults.proxies import Links
+from ..faults.pod_network import Ask, InPods
+from ..faults.proxies import Links, Sent
 from ..faults.toxiproxy import Toxiproxy
 from ..faults.toxiproxy_install import need
 from ..history.manifest import Manifest

@@ -13,7 +13,7 @@ once and still 2e-4 after 300 further steps, where 1.2e-5 is allowed. A learning
 unstable (`Mlp` at 2, `Softmax` at 4) multiplies every rounding, and no tolerance on the path can hold; there, and to
 name the step that is wrong, use `step_errors`, which judges each step from where the run itself stood.
 
-With momentum, Adam and a schedule (update_rules.py) the same tolerances hold. Measured in numpy for the same models and
+With momentum, Adam and a schedule (`Rule`) the same tolerances hold. Measured in numpy for the same models and
 `Quadratic`, 2 and 4 workers, 300 steps, at the usual learning rates (momentum up to ten times those): the distance was
 2.3e-8 to 5.5e-8 x sqrt(k), that of a step 2.5e-8 to 7.8e-8. Adam at larger rates is another matter: it makes a step
 of full size of any gradient, so also of one near its epsilon that is all rounding (`Mlp` at 0.01: 7.5e-7 in the first
@@ -24,12 +24,57 @@ the path, for there a nudge of the parameters grows likewise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Batches, Data, Model, Vector
-from .update_rules import Rule
+from ..optimizers import BETA_1, BETA_2, EPSILON, HALVE_EVERY, MOMENTS, MOMENTUM
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """An optimizer (``sgd``, ``momentum``, ``adam``) and its learning rate with a schedule (``constant``, ``halving``).
+
+    It holds no state: that is what the caller keeps, the moments and the number of updates.
+    """
+
+    learning_rate: float
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+
+    @property
+    def plain(self) -> bool:
+        """There is no state beside the parameters."""
+        return self.optimizer == "sgd" and self.schedule == "constant"
+
+    def rate(self, updates: int) -> float:
+        """The learning rate after so many updates."""
+        return self.learning_rate * (0.5 ** (updates // HALVE_EVERY) if self.schedule == "halving" else 1.0)
+
+    def begin(self, size: int) -> Array:
+        """The moments before the first update, float64[moments, size]."""
+        return np.zeros((len(MOMENTS[self.optimizer]), size))
+
+    def update(self, moments: Array, gradient: Vector, updates: int) -> tuple[Array, Array]:
+        """What the update with this gradient takes from the parameters, float64[size], and the moments after it.
+
+        ``updates`` is the number of those before it.
+        """
+        rate = self.rate(updates)
+        if self.optimizer == "sgd":
+            return np.asarray(rate * gradient, np.float64), moments
+        if self.optimizer == "momentum":
+            after = MOMENTUM * moments + gradient
+            return rate * after[0], after
+        first = BETA_1 * moments[0] + (1 - BETA_1) * gradient
+        second = BETA_2 * moments[1] + (1 - BETA_2) * gradient**2
+        rate *= np.sqrt(1 - BETA_2 ** (updates + 1)) / (1 - BETA_1 ** (updates + 1))
+        return rate * first / (np.sqrt(second) + EPSILON), np.stack([first, second])
+
 
 Trajectory = NDArray[np.float64]
 DRIFT = 5e-7
