@@ -10,9 +10,9 @@ from allpairspy import AllPairs
 
 from psconform.faults.fault import SENT
 from psconform.faults.kinds import drawn_kinds, kinds
+from psconform.faults.proxy_faults import SLOW_CLOSE
 from psconform.targets.target import Target
 
-SLOW_CLOSE = "slow-close"
 ROLE = ("worker:0", "worker:1", "ps:0", "ps:1")
 """worker:0 is the chief."""
 MOMENT = ("before-push", SENT, "after-push")
@@ -52,11 +52,11 @@ class Factors:
 def factors_of(target: Target, launcher: str = "process") -> Factors:
     """What this target can be broken by, here. An image has all that kinds of faults need."""
     left_out: list[tuple[str, str]] = []
-    drawn: tuple[str, ...] = drawn_kinds() if target.shared else (*drawn_kinds(), SLOW_CLOSE)
+    drawn: tuple[str, ...] = drawn_kinds() if target.shared else (*drawn_kinds(), SLOW_CLOSE.name)
     moments = tuple(moment for moment in MOMENT if moment != SENT or (target.push_alone and not target.shared))
     if target.shared:
         left_out += [
-            (name, 'all tasks share one cluster spec (cluster_spec = "shared")') for name in (SENT, SLOW_CLOSE)
+            (name, 'all tasks share one cluster spec (cluster_spec = "shared")') for name in (SENT, SLOW_CLOSE.name)
         ]
     elif not target.push_alone:
         left_out.append((SENT, "its pushes may ask for something before they are sent (push_alone in target.toml)"))

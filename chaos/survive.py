@@ -15,6 +15,7 @@ from psconform.api import Run
 from psconform.faults.fault import SENT, Fault
 from psconform.faults.kinds import kinds
 from psconform.faults.plan_file import plan_text
+from psconform.faults.proxy_faults import STALL
 from psconform.plugin import chosen, need, tally
 from psconform.targets.lookup import find_target
 
@@ -77,7 +78,7 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     say) is no failure of the target: its folder is kept until ``test_undecided.py``, which fails, and keeps them all,
     if that is more than one run in a hundred.
     """
-    kinds = [fault.kind for fault in faults] + ["stall" for fault in faults if fault.when.phase == SENT]
+    kinds = [fault.kind for fault in faults] + [STALL.name for fault in faults if fault.when.phase == SENT]
     need(*filter(None, map(part_of, kinds)))
     plan = folder / "plan.toml"
     plan.write_text(plan_text(faults), encoding="utf-8")

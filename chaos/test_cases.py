@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from psconform.faults.clock_faults import CLOCK
 from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import NETWORK, kinds
 from psconform.faults.partitions import region
+from psconform.faults.process_faults import KILL, LATE
+from psconform.faults.proxy_faults import REFUSE, SLOW_CLOSE, STALL
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen, need
 from psconform.targets.lookup import find_target
 
-from .covering import SLOW_CLOSE, UPDATE, Case, factors_of
+from .covering import UPDATE, Case, factors_of
 from .survive import STEPS, Judge, crossed, must_survive, part_of, survives
 
 LAYOUT = Layout(ps=2, workers=2 if chosen.small else 3)
@@ -39,25 +42,25 @@ def cases() -> list[Case]:
 def faults_of(kind: str, role: str, moment: str) -> list[Fault]:
     """One fault of this kind; with a slow close its task is killed, for it shows only if a connection ends."""
     faults = [fault_of(kind, role, moment)]
-    if kind == SLOW_CLOSE:
+    if kind == SLOW_CLOSE.name:
         when = When(moment, STEPS // 3 + 1)
-        faults.append(Fault(kind="kill", task=Task.parse(role), when=when, restart_after_s=0.2))
+        faults.append(Fault(kind=KILL.name, task=Task.parse(role), when=when, restart_after_s=0.2))
     return faults
 
 
 def fault_of(kind: str, role: str, moment: str) -> Fault:
     """One fault of this kind: of the task, or of its links, what it sends or both directions."""
-    when = When() if kind == "late" else When("before-push" if kind == SLOW_CLOSE else moment, STEPS // 3)
+    when = When() if kind == LATE.name else When("before-push" if kind == SLOW_CLOSE.name else moment, STEPS // 3)
     said: dict[str, Any] = {"kind": kind, "when": when, "amounts": kinds()[kind].usual}
     if kinds()[kind].lasts:
         # until somebody has died, and some time after; a worker tells of its clock at its next step
-        said["lasts_s"] = {SLOW_CLOSE: 5.0, "clock": 2.0}.get(kind, 0.5)
+        said["lasts_s"] = {SLOW_CLOSE.name: 5.0, CLOCK.name: 2.0}.get(kind, 0.5)
     if kinds()[kind].restarts:
         said["restart_after_s"] = 0.2
     if kinds()[kind].of != NETWORK:
         return Fault(task=Task.parse(role), **said)
     where = f"mute {role}" if moment == "before-push" else f"isolate {role}"
-    if TARGET.shared and kind == "refuse":
+    if TARGET.shared and kind == REFUSE.name:
         where = f"deaf {role}"  # who has dialled is not known, so only who is dialled can refuse
     return Fault(region=where, links=region(where, layout=LAYOUT, place="case"), **said)
 
@@ -87,10 +90,10 @@ def test_many_are_struck_at_once(judge: Judge, tmp_path: Path, update: str, what
     at = When("before-push", STEPS // 3, task="worker:0")
     if what == "all ps":
         servers = [task for task in layout.tasks if task.job == "ps"]
-        faults = [Fault(kind="kill", task=task, when=at, restart_after_s=0.2) for task in servers]
+        faults = [Fault(kind=KILL.name, task=task, when=at, restart_after_s=0.2) for task in servers]
     else:
         links = region(what, layout=layout, place="case")
-        faults = [Fault(kind="stall", region=what, links=links, when=at, lasts_s=0.5)]
+        faults = [Fault(kind=STALL.name, region=what, links=links, when=at, lasts_s=0.5)]
     must_survive(judge, faults, folder=tmp_path, layout=layout.text, update=update, checkpoint_every=7)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from psconform.faults.container_faults import DNS
 from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.partitions import region
+from psconform.faults.process_faults import KILL
 from psconform.layout import Layout, Task
 from psconform.plugin import chosen
 
@@ -19,7 +21,6 @@ from .survive import STEPS, Judge, must_survive, survives
 LAYOUT = Layout(ps=2, workers=2)
 ROLES = ("worker:1", "ps:0", "worker:0", "ps:1")
 UPDATES = ("sync", "async")
-NO_NAMES = "dns"
 FROM = (STEPS // 4, STEPS // 2, STEPS * 3 // 4)
 """Steps at which faults of a cluster strike. It trains on for three times as long: where nothing is waited for, forty
 steps take half a second, and what has not healed by the end of the run is undecided."""
@@ -45,16 +46,18 @@ def faults_of(kind: str, role: str, step: int) -> list[Fault]:
     at = When("before-push", step, task="worker:0")
     said: dict[str, Any] = {"kind": kind, "when": at, "amounts": kinds()[kind].usual}
     if kinds()[kind].lasts:
-        said["lasts_s"] = 2.0 if kind == NO_NAMES else 0.5
+        said["lasts_s"] = 2.0 if kind == DNS.name else 0.5
     if kinds()[kind].restarts:
         said["restart_after_s"] = 0.2
     if kinds()[kind].of == PACKETS:
         where = f"isolate {role}"
         return [Fault(region=where, links=region(where, layout=LAYOUT, place="case"), **said)]
-    if kind != NO_NAMES:
+    if kind != DNS.name:
         return [Fault(task=Task.parse(role), **said)]
     who, other = ("worker:0", role) if role.startswith("ps") else (role, "ps:0")
-    lost = Fault(kind="kill", task=Task.parse(other), when=When("before-push", at.step, task=who), restart_after_s=0.2)
+    lost = Fault(
+        kind=KILL.name, task=Task.parse(other), when=When("before-push", at.step, task=who), restart_after_s=0.2
+    )
     return [Fault(task=Task.parse(who), **said), lost]
 
 

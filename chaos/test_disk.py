@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from psconform.faults.checkpoint_faults import FLIP, TRUNCATE
 from psconform.faults.fault import FOLDER, NEWEST, Fault, When
 from psconform.faults.kinds import kinds
+from psconform.faults.process_faults import KILL
 from psconform.layout import Task
 
 from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives
@@ -25,7 +27,7 @@ def in_modes(*kinds: str) -> pytest.MarkDecorator:
 
 
 @anywhere
-@in_modes("truncate", "flip")
+@in_modes(TRUNCATE.name, FLIP.name)
 def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     judge: Judge, tmp_path: Path, update: str, kind: str
 ) -> None:
@@ -33,7 +35,7 @@ def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
     when = When("before-push", STEPS * 3 // 4, task="worker:0")  # the chief, who has made some checkpoints by then
     faults = [
         Fault(kind=kind, region=NEWEST, when=when),
-        Fault(kind="kill", task=Task("ps", 0), when=when, restart_after_s=0.2),
+        Fault(kind=KILL.name, task=Task("ps", 0), when=when, restart_after_s=0.2),
     ]
     must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
 
@@ -55,5 +57,5 @@ def test_the_disk_fails_for_a_while(judge: Judge, tmp_path: Path, update: str, k
 def test_a_ps_is_lost_while_the_disk_fails(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
     """R3, R7: it is restored as soon as that can be done, from the newest checkpoint that became durable."""
     when = When("before-push", STEPS // 2, task="worker:0")
-    faults = [of_disk(kind), Fault(kind="kill", task=Task("ps", 0), when=when, restart_after_s=0.2)]
+    faults = [of_disk(kind), Fault(kind=KILL.name, task=Task("ps", 0), when=when, restart_after_s=0.2)]
     must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from psconform.faults.fault import Fault
 from psconform.faults.fault_generator import draw
 from psconform.faults.kinds import drawn_kinds
+from psconform.faults.proxy_faults import STALL
 from psconform.layout import Layout
 from psconform.plugin import chosen, suite_settings
 from psconform.targets.lookup import find_target
@@ -42,7 +43,7 @@ def broken(draws: st.DrawFn, update: str) -> Broken:
         steps=STEPS,
         phases=TARGET.phases,
         shared=TARGET.shared,
-        sent=TARGET.push_alone and not lacking("stall"),
+        sent=TARGET.push_alone and not lacking(STALL.name),
         least=1,
         most=3,
     )

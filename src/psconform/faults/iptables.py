@@ -36,18 +36,19 @@ class Mangler:
 
     Args:
         queue: its number.
-        kind: loss, delay, duplicate, reorder or corrupt.
+        action: what is done to a packet: it is ``lost``, ``sent twice`` or ``damaged``; ``delayed``; or held back
+            until it is ``passed by others``, and only those count that were.
         amounts: ``percent`` of the packets; ``ms`` that they are late, ``jitter_ms`` more or less.
         seed: what is drawn from.
     """
 
-    def __init__(self, queue: int, kind: str, amounts: Mapping[str, int], *, seed: str) -> None:
-        self._kind, self._amounts, self._random = kind, amounts, random.Random(seed)
+    def __init__(self, queue: int, action: str, amounts: Mapping[str, int], *, seed: str) -> None:
+        self._action, self._amounts, self._random = action, amounts, random.Random(seed)
         self.seen = self.struck = self._behind = 0
         self._waiting: list[tuple[float, int, Any]] = []
         self._numbers, self._change, self._over = itertools.count(), threading.Condition(), False
         self._raw: socket.socket | None = None
-        if kind == "duplicate":
+        if action == "sent twice":
             self._raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, MARK)
         self._connection = fnfqueue.Connection()
@@ -80,12 +81,12 @@ class Mangler:
             if not drawn:
                 packet.accept()
                 self._overtaken()
-            elif self._kind == "loss":
+            elif self._action == "lost":
                 self.struck += 1
                 packet.drop()
-            elif self._kind in ("delay", "reorder"):
+            elif self._action in ("delayed", "passed by others"):
                 self._wait(packet)
-            elif self._kind == "duplicate":
+            elif self._action == "sent twice":
                 copy = bytes(packet.payload)
                 packet.accept()
                 assert self._raw is not None
@@ -97,7 +98,7 @@ class Mangler:
     def _wait(self, packet: Any) -> None:
         jitter = self._amounts.get("jitter_ms", 0)
         late_s = max(0.0, self._amounts["ms"] + self._random.uniform(-jitter, jitter)) / 1000
-        if self._kind == "delay":
+        if self._action == "delayed":
             self.struck += 1
         with self._change:
             heapq.heappush(self._waiting, (time.monotonic() + late_s, next(self._numbers), packet))
@@ -106,7 +107,7 @@ class Mangler:
 
     def _overtaken(self) -> None:
         """A packet has passed those that wait: those are out of order now."""
-        if self._kind == "reorder":
+        if self._action == "passed by others":
             with self._change:
                 self.struck += min(self._behind, len(self._waiting))
                 self._behind = 0
@@ -188,7 +189,7 @@ class Rules:
         rule = [*_words(request["match"]), "-m", "comment", "--comment", f"{COMMENT}{name}"]
         if mangle := request.get("mangle"):
             self._numbers += 1
-            self._queues[name] = Mangler(self._numbers, mangle["kind"], mangle["amounts"], seed=mangle["seed"])
+            self._queues[name] = Mangler(self._numbers, mangle["action"], mangle["amounts"], seed=mangle["seed"])
             rule += ["-m", "mark", "!", "--mark", str(MARK), "-j", "NFQUEUE", "--queue-num", str(self._numbers)]
         elif target:
             rule += ["-j", target]

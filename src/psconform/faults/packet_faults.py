@@ -24,7 +24,7 @@ class Packets(Injector):
     holds, lingers = False, True  # nobody is harmed before there are packets
 
     def __init__(self, fault: Fault, wires: Wires, *, number: int, seed: int, done: str, drops: bool = False) -> None:
-        """``done``: what is done to a packet, in words; ``drops``: a rule does it, no program looks at the packet."""
+        """``done``: what `iptables.Mangler` does to a packet; ``drops``: a rule does it, no program looks at it."""
         self._fault, self._wires, self._seed, self._done, self._drops = fault, wires, seed, done, drops
         self._name = f"{fault.kind}-{number}"
         self._rules: list[tuple[Task, str, tuple[str, ...]]] = []
@@ -45,7 +45,8 @@ class Packets(Injector):
             if self._drops:
                 ask(task, do="rule", name=name, match=match, target="DROP")
             else:
-                mangle = {"kind": fault.kind, "amounts": dict(fault.amounts), "seed": f"{self._seed}:{fault}:{name}"}
+                seed = f"{self._seed}:{fault}:{name}"
+                mangle = {"action": self._done, "amounts": dict(fault.amounts), "seed": seed}
                 ask(task, do="rule", name=name, match=match, mangle=mangle)
 
     def _now(self) -> list[tuple[Task, tuple[str, ...]]]:

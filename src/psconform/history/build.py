@@ -214,7 +214,7 @@ def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
 def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
     said = f"its gradient was {poison.value} in every entry"
-    return Struck("poison", f"worker:{poison.worker}", at, said, "", harm=Harm.NONE)
+    return Struck(str(PoisonEvent.__struct_config__.tag), f"worker:{poison.worker}", at, said, "", harm=Harm.NONE)
 
 
 def _event_files(folder: Path, manifest: Manifest) -> Files:
