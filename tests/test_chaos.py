@@ -52,7 +52,7 @@ def test_what_does_not_claim_to_recover_is_not_broken_and_that_is_said(pytester)
 @pytest.mark.parametrize("lacks", ["", "libfaketime"])
 def test_every_two_values_that_may_meet_do_so_in_profile_ci(monkeypatch, lacks):
     """A covering array with a filter had left out 15 pairs, where libfaketime was there."""
-    monkeypatch.setattr("psconform.faults.clock_faults.lacking", lambda: lacks)
+    monkeypatch.setattr("psconform.faults.faketime.lacking", lambda: lacks)
     factors = factors_of(reference())
     assert dict(factors.left_out) == ({"clock": "needs libfaketime"} if lacks else {})
     assert pairs_in(factors.pairs()) == pairs_in(factors.product())
