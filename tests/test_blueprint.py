@@ -7,7 +7,7 @@ import pytest
 from docker.types import DeviceRequest, HostConfig
 
 from psconform.launchers.blueprint import Cluster, Resources
-from psconform.layout import Task
+from psconform.layout import Command, Task
 
 API = docker.APIClient("unix:///nowhere", version="1.41")  # with a version it asks nobody
 CLUSTER = Cluster(
@@ -28,7 +28,7 @@ def host_of(container):
 
 ALL = (
     CLUSTER.helper(WORKER),
-    CLUSTER.task(WORKER, ("python3", "-m", "trainer"), {"A": "b"}),
+    CLUSTER.task(WORKER, Command(("python3", "-m", "trainer"), {"A": "b"}), mark="12:34"),
     CLUSTER.toxiproxy(Task("toxiproxy", 0), address="172.20.0.9", port=8474),
 )
 
@@ -45,7 +45,7 @@ def test_no_container_may_more_than_it_must(container):
 
 
 def test_only_the_helper_may_signal_and_change_the_network_and_it_sees_nothing_of_the_run():
-    helper, task = CLUSTER.helper(WORKER), CLUSTER.task(WORKER, ("x",), {})
+    helper, task = CLUSTER.helper(WORKER), CLUSTER.task(WORKER, Command(("x",)), mark="12:34")
     assert host_of(helper)["CapAdd"] == ["KILL", "NET_ADMIN", "NET_RAW"]
     assert not host_of(task).get("CapAdd")
     assert not host_of(helper).get("Binds")
@@ -54,13 +54,13 @@ def test_only_the_helper_may_signal_and_change_the_network_and_it_sees_nothing_o
 
 
 def test_a_task_joins_the_network_and_the_process_ids_of_its_helper():
-    host = host_of(CLUSTER.task(WORKER, ("x",), {}))
+    host = host_of(CLUSTER.task(WORKER, Command(("x",)), mark="12:34"))
     assert host["NetworkMode"] == host["PidMode"] == f"container:{CLUSTER.helper(WORKER).name}"
     assert host_of(CLUSTER.helper(WORKER))["NetworkMode"] == CLUSTER.network
 
 
 def test_a_task_sees_the_run_folder_and_what_is_shared_and_nothing_else():
-    binds = host_of(CLUSTER.task(WORKER, ("x",), {}))["Binds"]
+    binds = host_of(CLUSTER.task(WORKER, Command(("x",)), mark="12:34"))["Binds"]
     assert binds == ["/runs/r1:/psconform/run:rw", "/tmp/shared:/psconform/shared:ro"]
 
 
@@ -69,12 +69,12 @@ def test_names_and_labels_say_run_and_task():
         assert container.name.startswith("psconform-r1-")
         assert container.labels["psconform.owner"] == "12:34"
         assert container.labels["psconform.run"] == "r1"
-    assert CLUSTER.task(WORKER, ("x",), {}).name == "psconform-r1-worker-1"
-    assert CLUSTER.task(WORKER, ("x",), {}).labels["psconform.task"] == "worker:1"
+    assert CLUSTER.task(WORKER, Command(("x",)), mark="12:34").name == "psconform-r1-worker-1"
+    assert CLUSTER.task(WORKER, Command(("x",)), mark="12:34").labels["psconform.task"] == "worker:1"
 
 
 def test_the_image_says_nothing_about_what_runs():
-    arguments = CLUSTER.task(WORKER, ("python3", "-m", "trainer"), {"A": "b"}).arguments(API)
+    arguments = CLUSTER.task(WORKER, Command(("python3", "-m", "trainer"), {"A": "b"}), mark="12:34").arguments(API)
     assert (arguments["entrypoint"], arguments["command"]) == (["python3", "-m", "trainer"], [])
     assert arguments["environment"]["A"] == "b"
     assert arguments["healthcheck"] == {"test": ["NONE"]}
@@ -82,7 +82,7 @@ def test_the_image_says_nothing_about_what_runs():
 
 def test_resources_are_limits_and_device_requests():
     resources = Resources(cpus=1.5, memory=2 << 30, shared_memory=64 << 20)
-    host = host_of(CLUSTER.task(WORKER, ("x",), {}, resources=resources, gpus=(2, 3)))
+    host = host_of(CLUSTER.task(WORKER, Command(("x",), gpus=(2, 3)), mark="12:34", resources=resources))
     said = HostConfig(
         version="1.41",
         network_mode=host["NetworkMode"],
@@ -97,5 +97,5 @@ def test_resources_are_limits_and_device_requests():
 
 
 def test_without_limits_a_task_has_what_there_is():
-    host = host_of(CLUSTER.task(WORKER, ("x",), {}))
+    host = host_of(CLUSTER.task(WORKER, Command(("x",)), mark="12:34"))
     assert not {"CpuQuota", "NanoCpus", "Memory", "MemorySwap", "DeviceRequests"} & set(host)

@@ -155,7 +155,7 @@ def test_a_keeper_that_clears_up_is_let_do_so(tmp_path):
 
 def test_the_tasks_of_a_living_psconform_are_left_alone(tmp_path):
     with LocalLauncher() as launcher:
-        pid = launcher.start(Task("ps", 0), Command(("sleep", "1000")), env={}, log=tmp_path / "a.log")
+        pid = launcher.start(Task("ps", 0), Command(("sleep", "1000")), log=tmp_path / "a.log")
         until(lambda: psutil.Process(pid).environ().get(OWNER) == owner_mark())
         assert pid not in orphans()
         assert not {orphan.pid for orphan in end_orphans()} & {pid, launcher._keeper.pid}

@@ -127,9 +127,8 @@ def left_by(pid):
 def test_the_wall_clock_jumps_and_nothing_else_does(tmp_path):
     command = (sys.executable, "-c", LOOKS, str(tmp_path / "clock"), str(time.time() - time.monotonic()))
     with LocalLauncher() as launcher:
-        pid = launcher.start(
-            TASK, Command(command), env=faked(tmp_path), log=tmp_path / "log", remains=faketime.REMAINS
-        )
+        faking = Command(command, faked(tmp_path), remains=faketime.REMAINS)
+        pid = launcher.start(TASK, faking, log=tmp_path / "log")
         (end,) = ends(launcher)
     assert end.status == 0, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().splitlines() == ["+0 0", "+3600 3600", "-7200 -7200", "+0 0"]
@@ -173,9 +172,9 @@ from psconform.layout import Command, Task
 folder = Path(sys.argv[1])
 with LocalLauncher() as launcher:
     env = faketime.environment(str(faketime.copy(faketime.find(), folder)), str(folder / "clock"), {})
-    command = Command((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"))
+    argv = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)")
     log = folder / "log"
-    pid = launcher.start(Task("ps", 0), command, env=env, log=log, remains=faketime.REMAINS)
+    pid = launcher.start(Task("ps", 0), Command(argv, env, remains=faketime.REMAINS), log=log)
     while not log.read_text().endswith("up\\n"):
         time.sleep(0.01)
     print(pid, flush=True)
@@ -216,9 +215,9 @@ def test_clean_deletes_what_is_left_where_the_keeper_was_killed_too(tmp_path):
 @pytest.mark.psconform_needs("faketime")
 def test_a_task_that_is_killed_leaves_nothing(tmp_path):
     with LocalLauncher() as launcher:
-        command = Command((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"))
-        env, log = faked(tmp_path), tmp_path / "log"
-        pid = launcher.start(TASK, command, env=env, log=log, remains=faketime.REMAINS)
+        argv = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)")
+        log = tmp_path / "log"
+        pid = launcher.start(TASK, Command(argv, faked(tmp_path), remains=faketime.REMAINS), log=log)
         whole(log)
         launcher.signal(TASK, signal.SIGKILL)
         assert [end.status for end in ends(launcher)] == [-signal.SIGKILL]

@@ -34,7 +34,7 @@ LONG_S = 20.0
 @pytest.fixture
 def launcher(tmp_path):
     with LocalLauncher() as launcher:
-        launcher.start(VICTIM, Command(("sleep", "1000")), env={}, log=tmp_path / "log")
+        launcher.start(VICTIM, Command(("sleep", "1000")), log=tmp_path / "log")
         yield launcher
 
 

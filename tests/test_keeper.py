@@ -63,9 +63,9 @@ def launcher():
 
 def test_status_output_environment_and_directory(launcher, tmp_path):
     script = "import os, sys; print(os.environ['WORD'], os.environ['OTHER'], os.getcwd()); sys.exit(7)"
-    command = Command((sys.executable, "-c", script), env=(("WORD", "overridden"), ("OTHER", "kept")))
+    command = Command((sys.executable, "-c", script), env={"WORD": "given", "OTHER": "kept"})
     log = tmp_path / "a.log"
-    pid = launcher.start(TASK, command, env={"WORD": "given"}, log=log)
+    pid = launcher.start(TASK, command, log=log)
     (ended,) = ends(launcher)
     assert (ended.task, ended.status) == (TASK, 7)
     assert log.read_text().split() == ["given", "kept", str(tmp_path)]
@@ -79,14 +79,14 @@ def test_no_proxy_is_asked_for_another_task(launcher, tmp_path, monkeypatch, giv
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", given)
     script = "import os; print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
-    launcher.start(TASK, Command((sys.executable, "-c", script)), env={}, log=tmp_path / "a.log")
+    launcher.start(TASK, Command((sys.executable, "-c", script)), log=tmp_path / "a.log")
     ends(launcher)
     hosts = f"{given}," * bool(given) + "127.0.0.1,localhost"
     assert whole(tmp_path / "a.log").split() == [hosts, hosts]
 
 
 def test_signal_ends_with_its_negative_number(launcher, tmp_path):
-    launcher.start(TASK, SLEEP, env={}, log=tmp_path / "a.log")
+    launcher.start(TASK, SLEEP, log=tmp_path / "a.log")
     launcher.signal(TASK, signal.SIGUSR1)
     assert [end.status for end in ends(launcher)] == [-signal.SIGUSR1]
 
@@ -94,7 +94,7 @@ def test_signal_ends_with_its_negative_number(launcher, tmp_path):
 def test_stop_lets_a_task_say_goodbye(launcher, tmp_path):
     log = tmp_path / "a.log"
     polite = Command(("sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; sleep 1000 & wait"))
-    launcher.start(TASK, polite, env={}, log=log)
+    launcher.start(TASK, polite, log=log)
     whole(log)
     assert [end.status for end in launcher.stop_all(grace=5.0)] == [3]
     assert log.read_text().split() == ["up", "bye"]
@@ -102,7 +102,7 @@ def test_stop_lets_a_task_say_goodbye(launcher, tmp_path):
 
 def test_a_task_that_ignores_sigterm_is_killed_after_the_grace(launcher, tmp_path):
     log = tmp_path / "a.log"
-    pid = launcher.start(TASK, Command(("sh", "-c", "trap '' TERM; echo up; sleep 1000")), env={}, log=log)
+    pid = launcher.start(TASK, Command(("sh", "-c", "trap '' TERM; echo up; sleep 1000")), log=log)
     whole(log)
     began = time.monotonic()
     assert [end.status for end in launcher.stop_all(grace=0.3)] == [-signal.SIGKILL]
@@ -113,7 +113,7 @@ def test_a_task_that_ignores_sigterm_is_killed_after_the_grace(launcher, tmp_pat
 def test_stop_reaches_a_task_the_moment_it_is_started(tmp_path):
     with LocalLauncher(preload=("json",)) as warm:
         for _ in range(20):
-            warm.start(TASK, NAP, env={}, log=tmp_path / "a.log")
+            warm.start(TASK, NAP, log=tmp_path / "a.log")
             assert [end.status for end in warm.stop_all(grace=0.0)] in ([-signal.SIGTERM], [-signal.SIGKILL])
 
 
@@ -126,25 +126,25 @@ def test_what_cannot_start_is_one_error_that_names_task_and_command(tmp_path, pr
         log = tmp_path / "missing" / "a.log"
     with LocalLauncher(preload=preload) as launcher:
         with pytest.raises(PsconformError, match=r"worker:0 .*No such file.*no-such-program --now") as caught:
-            launcher.start(TASK, command, env={}, log=log)
+            launcher.start(TASK, command, log=log)
         assert "\n" not in str(caught.value)
         assert launcher.running == ()
-        launcher.start(OTHER, Command(("true",)), env={}, log=tmp_path / "b.log")  # the launcher is still of use
+        launcher.start(OTHER, Command(("true",)), log=tmp_path / "b.log")  # the launcher is still of use
         assert [end.status for end in ends(launcher)] == [0]
 
 
 def test_an_end_is_not_missed_while_another_task_starts(launcher, tmp_path):
-    pid = launcher.start(TASK, Command(("sh", "-c", "exit 5")), env={}, log=tmp_path / "a.log")
+    pid = launcher.start(TASK, Command(("sh", "-c", "exit 5")), log=tmp_path / "a.log")
     until(lambda: not psutil.pid_exists(pid))  # its report is on the way before that of the next start
-    launcher.start(OTHER, Command(("sh", "-c", "exit 6")), env={}, log=tmp_path / "b.log")
+    launcher.start(OTHER, Command(("sh", "-c", "exit 6")), log=tmp_path / "b.log")
     assert {(end.task, end.status) for end in ends(launcher, 2)} == {(TASK, 5), (OTHER, 6)}
 
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_grandchildren_and_daemons_are_gone_after_stop_all(launcher, tmp_path, alive):
     daemon = [sys.executable, "-c", DAEMON, str(tmp_path / "pid")]
-    launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), env={}, log=tmp_path / "a.log")
-    launcher.start(OTHER, Command(tuple(daemon)), env={}, log=tmp_path / "b.log")
+    launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), log=tmp_path / "a.log")
+    launcher.start(OTHER, Command(tuple(daemon)), log=tmp_path / "b.log")
     pids = int(whole(tmp_path / "a.log")), int(whole(tmp_path / "pid"))
     if not alive:  # the tasks have ended before, only what they left behind is there
         launcher.signal(TASK, signal.SIGKILL)
@@ -166,13 +166,13 @@ print(launcher.temporary)
 pids = [launcher._keeper.pid]
 command = ("sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait")
 for index in range(3):
-    pids.append(launcher.start(Task("worker", index), Command(command), env={}, log=here / f"{index}.log"))
+    pids.append(launcher.start(Task("worker", index), Command(command), log=here / f"{index}.log"))
 daemon = Command((sys.executable, "-c", sys.argv[3], str(here / "pid")))
-pids.append(launcher.start(Task("ps", 0), daemon, env={}, log=here / "ps.log"))
+pids.append(launcher.start(Task("ps", 0), daemon, log=here / "ps.log"))
 if sys.argv[2] == "warm":
     argv = ("python", "-m", "timeit", "-n1", "-r1", "import time; time.sleep(1000)")
     nap = Command(argv, entry="timeit:main")
-    pids.append(launcher.start(Task("ps", 1), nap, env={}, log=here / "ps.log"))
+    pids.append(launcher.start(Task("ps", 1), nap, log=here / "ps.log"))
 print(*pids, flush=True)
 time.sleep(1000)
 """
@@ -226,7 +226,7 @@ def test_what_tasks_leave_in_their_temporary_folder_is_deleted(tmp_path, entry):
     argv = (sys.executable, "-m", "timeit", "-n1", "-r1", TEMPORARY) if entry else (sys.executable, "-c", TEMPORARY)
     with LocalLauncher(preload=("json", "tempfile")) as launcher:
         for _ in range(2):
-            launcher.start(TASK, Command(argv, entry=entry), env={}, log=tmp_path / "a.log")
+            launcher.start(TASK, Command(argv, entry=entry), log=tmp_path / "a.log")
             ends(launcher, 1)
         paths = [Path(line) for line in (tmp_path / "a.log").read_text().splitlines() if line.startswith("/")]
         assert len(paths) == 4
@@ -238,8 +238,8 @@ def test_what_tasks_leave_in_their_temporary_folder_is_deleted(tmp_path, entry):
 
 def test_a_target_that_names_a_temporary_folder_keeps_it(tmp_path):
     with LocalLauncher() as launcher:
-        command = Command(("sh", "-c", "echo $TMPDIR"), env=(("TMPDIR", str(tmp_path)),))
-        launcher.start(TASK, command, env={}, log=tmp_path / "a.log")
+        command = Command(("sh", "-c", "echo $TMPDIR"), env={"TMPDIR": str(tmp_path)})
+        launcher.start(TASK, command, log=tmp_path / "a.log")
         ends(launcher, 1)
     assert (tmp_path / "a.log").read_text() == f"{tmp_path}\n"
 
@@ -249,7 +249,7 @@ def test_no_start_leaves_a_file_open_in_the_keeper(launcher, tmp_path):
     files = Path(f"/proc/{launcher._keeper.pid}/fd")
     numbers = []
     for number in range(3):
-        launcher.start(TASK, Command(("true",)), env={}, log=tmp_path / f"{number}.log")
+        launcher.start(TASK, Command(("true",)), log=tmp_path / f"{number}.log")
         ends(launcher)
         numbers.append(len(list(files.iterdir())))
     assert numbers == [numbers[0]] * 3
@@ -257,7 +257,7 @@ def test_no_start_leaves_a_file_open_in_the_keeper(launcher, tmp_path):
 
 def test_a_killed_keeper_takes_its_tasks_along_and_the_owner_says_so(tmp_path):
     with LocalLauncher() as launcher:
-        pid = launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), env={}, log=tmp_path / "a.log")
+        pid = launcher.start(TASK, Command(("sh", "-c", "sleep 1000 & echo $!; wait")), log=tmp_path / "a.log")
         child = int(whole(tmp_path / "a.log"))
         os.kill(launcher._keeper.pid, signal.SIGKILL)
         within_a_second(lambda: gone(pid))
@@ -265,6 +265,6 @@ def test_a_killed_keeper_takes_its_tasks_along_and_the_owner_says_so(tmp_path):
             launcher.poll(5.0)
         within_a_second(lambda: gone(child))
         with pytest.raises(PsconformError, match="keeper of the tasks is gone"):
-            launcher.start(OTHER, SLEEP, env={}, log=tmp_path / "b.log")
+            launcher.start(OTHER, SLEEP, log=tmp_path / "b.log")
         with pytest.raises(PsconformError, match="keeper of the tasks is gone"):
             launcher.stop_all()

@@ -60,9 +60,9 @@ def call(warm, path, tmp_path):
     """Runs the module with arguments, warm or cold; gives status and output."""
 
     def run(*arguments, cold=False, **env):
-        command = Command((sys.executable, "-m", "warm_task", *arguments), entry="" if cold else "warm_task:main")
+        argv, entry = (sys.executable, "-m", "warm_task", *arguments), "" if cold else "warm_task:main"
         log = tmp_path / f"{cold}-{len(list(tmp_path.iterdir()))}.log"
-        warm.start(TASK, command, env={"PYTHONPATH": str(path), **env}, log=log)
+        warm.start(TASK, Command(argv, {"PYTHONPATH": str(path), **env}, entry), log=log)
         (ended,) = until(lambda: warm.poll(0.5))
         return ended.status, log.read_text()
 
@@ -116,7 +116,7 @@ def test_signals_and_open_files_are_those_of_a_cold_start(call, what):
 
 def test_an_entry_point_that_is_missing_is_a_traceback_in_the_log(warm, tmp_path):
     log = tmp_path / "a.log"
-    warm.start(TASK, Command(("python", "-m", "x"), entry="warm_task:absent"), env={}, log=log)
+    warm.start(TASK, Command(("python", "-m", "x"), entry="warm_task:absent"), log=log)
     (ended,) = until(lambda: warm.poll(0.5))
     assert ended.status == 1
     assert "AttributeError" in log.read_text()

@@ -32,8 +32,8 @@ def session():
 @pytest.mark.engine
 def test_it_is_not_the_task(tmp_path):
     with LocalLauncher() as launcher:
-        first = launcher.start(TASK, SLEEP, env={}, log=tmp_path / "a.log")
-        second = launcher.start(TASK, SLEEP, env={}, log=tmp_path / "b.log", second=True)
+        first = launcher.start(TASK, SLEEP, log=tmp_path / "a.log")
+        second = launcher.start(TASK, SLEEP, log=tmp_path / "b.log", second=True)
         assert launcher.running == (TASK,)
         assert launcher.state_of(second) not in ("", "T")
         launcher.kill_second(first)  # is none
@@ -50,7 +50,7 @@ def test_it_is_not_the_task(tmp_path):
 @pytest.mark.engine
 def test_both_are_stopped(tmp_path):
     with LocalLauncher() as launcher:
-        pids = {launcher.start(TASK, SLEEP, env={}, log=tmp_path / "log", second=second) for second in (False, True)}
+        pids = {launcher.start(TASK, SLEEP, log=tmp_path / "log", second=second) for second in (False, True)}
         assert {end.pid for end in launcher.stop_all()} == pids
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
@@ -247,10 +248,22 @@ class Command:
 
     With an ``entry`` (``package.module:function``) ``argv`` has the form ``python -m MODULE ARGS``; the function is
     called with ARGS and returns the exit status. A launcher that cannot fork starts ``argv``, with the same effect.
-    ``cwd`` is the working directory, by default that of the log.
+
+    Attributes:
+        env: is added to the environment that tasks have.
+        cwd: the working directory, by default that of the log.
+        remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
+        gpus: which of the machine's it may use; None: nothing is said of them.
     """
 
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     entry: str = ""
     cwd: str = ""
+    remains: tuple[str, ...] = ()
+    gpus: tuple[int, ...] | None = None
+
+    @property
+    def visible(self) -> dict[str, str]:
+        """What a process of this machine is told of the GPUs that it may use."""
+        return {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus)) or "-1"}

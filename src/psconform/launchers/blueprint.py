@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..layout import Task
+from ..layout import Command, Task
 from .engine import OWNER_LABEL, RUN_LABEL, TASK_LABEL
+from .local import OWNER
 
 RUN, SHARED = "/psconform/run", "/psconform/shared"
 """Where a task finds the run folder, and what psconform shares with all tasks."""
@@ -179,30 +180,32 @@ class Cluster:
     def task(
         self,
         task: Task,
-        argv: tuple[str, ...],
-        env: Mapping[str, str],
+        command: Command,
         *,
-        working_dir: str = RUN,
+        mark: str,
         resources: Resources = Resources(),
-        gpus: tuple[int, ...] = (),
         suffix: str = "",
         box: Box | None = None,
     ) -> Container:
-        """A task's own container; ``suffix``: a second one beside it; ``box``: what it is, if that is its own."""
+        """A task's own container. It starts cold, and leaves nothing outside of it.
+
+        ``mark``: of the psconform that owns it; ``suffix``: of a second one; ``box``: what it is, if that is its own.
+        """
         own = box is None or box.entrypoint
         return Container(
             name=f"{self.name(task)}{suffix}",
             image=self.image if box is None else box.image,
             labels={**self.labels(task), "psconform.part": "task"},
-            entrypoint=argv if own else None,
-            command=() if own else argv,
+            entrypoint=command.argv if own else None,
+            command=() if own else command.argv,
             user=self.user,
-            environment={"HOME": "/tmp", "TMPDIR": "/tmp", **env},
+            environment={"HOME": "/tmp", "TMPDIR": "/tmp", **command.env, OWNER: mark},
             joins=f"{self.name(task)}-pod",
             binds=(f"{self.folder}:{RUN}:rw", f"{self.shared}:{SHARED}:ro"),
             resources=resources if box is None else box.resources,
-            gpus=gpus,
-            working_dir=working_dir if box is None else box.working_dir,
+            gpus=command.gpus or (),
+            # else the image's own, for there is no such folder
+            working_dir=(RUN if not command.cwd else "") if box is None else box.working_dir,
         )
 
     def toxiproxy(self, task: Task, *, address: str, port: int) -> Container:

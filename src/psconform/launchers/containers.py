@@ -16,14 +16,14 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .blueprint import NOBODY, PORT, RUN, Box, Cluster, Resources
+from .blueprint import NOBODY, PORT, Box, Cluster, Resources
 from .container_control import Boxes
 from .container_process import Helper, Running
 from .engine import engine, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
 from .keeper import CONTAINERS
 from .launcher import DOCKER, Ended
-from .local import OWNER, LocalLauncher, empty, owner_mark
+from .local import LocalLauncher, empty, owner_mark
 from .remains import remove_containers
 
 TOXIPROXY = Task("toxiproxy", 0)
@@ -197,29 +197,15 @@ class DockerLauncher:
         assert self._cluster is not None
         return self._cluster.seen(path)
 
-    def start(
-        self,
-        task: Task,
-        command: Command,
-        *,
-        env: Mapping[str, str],
-        log: Path,
-        second: bool = False,
-        cold: bool = False,
-        remains: Sequence[str] = (),
-        gpus: Sequence[int] | None = None,
-    ) -> int:
+    def start(self, task: Task, command: Command, *, log: Path, second: bool = False) -> int:
         """Start one task; returns a number that stands for its process. See `Launcher.start`."""
-        del cold, remains  # all are started cold, and leave nothing outside of their container
         assert self._cluster is not None
         self._give_away(self._cluster.folder)
         container = self._cluster.task(
             task,
-            command.argv,
-            {**dict(command.env), **env, OWNER: owner_mark()},
-            working_dir="" if command.cwd else RUN,  # else the image's own, for there is no such folder
+            command,
+            mark=owner_mark(),
             resources=self._allowed(task),
-            gpus=tuple(gpus or ()),
             box=self._boxes.get(task),
             suffix=f"-second-{len(self._processes)}" if second else "",
         )

@@ -90,29 +90,14 @@ class Launcher(Protocol):
     def seen(self, path: Path) -> str:
         """A path of psconform's as tasks see it: one in the run folder, or in ``temporary``."""
 
-    def start(
-        self,
-        task: Task,
-        command: Command,
-        *,
-        env: Mapping[str, str],
-        log: Path,
-        second: bool = False,
-        cold: bool = False,
-        remains: Sequence[str] = (),
-        gpus: Sequence[int] | None = None,
-    ) -> int:
+    def start(self, task: Task, command: Command, *, log: Path, second: bool = False) -> int:
         """Start one task; returns a number that stands for this process, of no other of the run.
 
         Args:
             task: whom the process is.
             command: what it runs.
-            env: is added to the environment that tasks have, and to that of the command.
             log: standard output and error are appended to it.
             second: it runs beside the process of that task, and is none of ``running``.
-            cold: by its argv, even if it could be forked.
-            remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
-            gpus: which of the machine's it may use; None: nothing is said of them.
 
         Raises:
             PsconformError: it cannot be executed.

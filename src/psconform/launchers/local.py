@@ -91,32 +91,20 @@ class LocalLauncher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def start(
-        self,
-        task: Task,
-        command: Command,
-        *,
-        env: Mapping[str, str],
-        log: Path,
-        second: bool = False,
-        cold: bool = False,
-        remains: Sequence[str] = (),
-        gpus: Sequence[int] | None = None,
-    ) -> int:
+    def start(self, task: Task, command: Command, *, log: Path, second: bool = False) -> int:
         """Start one task, with the environment of psconform, too; returns its process id. See `Launcher.start`."""
         key = f"{self._generation}/{task}/{len(self._started)}"
         if second:
             self._seconds.add(key)
         else:
             self._keys[task] = key
-        forked = self.warm and bool(command.entry) and not cold
+        forked = self.warm and bool(command.entry)
         environment = {
             **os.environ,
             **direct(os.environ),
             "TMPDIR": str(self.temporary),
-            **dict(command.env),
-            **env,
-            **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) or "-1"}),
+            **command.env,
+            **command.visible,
             OWNER: owner_mark(),
         }
         self._send(
@@ -126,7 +114,7 @@ class LocalLauncher:
             env=environment,
             log=str(log),
             cwd=command.cwd or str(log.parent),
-            remains=list(remains),
+            remains=list(command.remains),
         )
         self._running[key] = task
         while key not in self._started:
@@ -136,10 +124,10 @@ class LocalLauncher:
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
         pid = self._started[key]
-        if remains:  # the keeper deletes them; this is for when it is killed
+        if command.remains:  # the keeper deletes them; this is for when it is killed
             born = process_start(pid)
             with (self.temporary / REMAINS).open("a", encoding="utf-8") as file:
-                file.writelines(f"{pid} {born} {path.replace('{pid}', str(pid))}\n" for path in remains)
+                file.writelines(f"{pid} {born} {path.replace('{pid}', str(pid))}\n" for path in command.remains)
         return pid
 
     def begin(self, run: str, tasks: Sequence[Task], folder: Path) -> None:

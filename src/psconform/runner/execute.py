@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import PsconformError
 from ..faults import faketime
@@ -22,7 +22,7 @@ from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Layout, Task
 from ..probe import CONTROL, SAMPLES, EventLog
-from ..targets.target import Job, Target
+from ..targets.target import Job
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, mounted, never_poisoned, ran_out
@@ -91,6 +91,50 @@ def execute(
     return manifest
 
 
+class View(Protocol):
+    """What tasks see, of a `Launcher`."""
+
+    python: str
+    temporary: Path
+    inherited: Mapping[str, str]
+
+    def seen(self, path: Path, /) -> str: ...
+
+    def named(self, address: str, /) -> str: ...
+
+
+def command_of(
+    plan: Plan,
+    manifest: Manifest,
+    task: Task,
+    known: Mapping[Task, str],
+    *,
+    listens: str,
+    life: int,
+    spec: Path,
+    control: str,
+    view: View,
+) -> Command:
+    """How an incarnation of a task is started that knows the others by these addresses."""
+    layout, target = manifest.layout, plan.target
+    given = placeholders(manifest) | {"python": view.python, "here": view.seen(target.here)}
+    addresses = {other: view.named(address) for other, address in known.items()}
+    command = target.command(task, addresses, layout=layout, workload=given, listens=view.named(listens))
+    env = {
+        **command.env,
+        "PSCONFORM_SPEC": view.seen(spec),
+        "PSCONFORM_TASK": str(task),
+        "PSCONFORM_RUN": manifest.run,
+        "PSCONFORM_INCARNATION": str(life),
+        CONTROL: control,
+    }
+    if task in plan.clocks:
+        library, clock = view.temporary / faketime.NAME, clock_of(view.temporary, task)
+        env |= faketime.environment(view.seen(library), view.seen(clock), {**view.inherited, **env})
+        command = replace(command, entry="", remains=faketime.REMAINS)  # started for it, by its argv
+    return replace(command, env=env, gpus=layout.gpus_of(task) if layout.gpus else None)
+
+
 @dataclass
 class _Execution:
     plan: Plan
@@ -112,8 +156,6 @@ class _Execution:
     def __post_init__(self) -> None:
         self.layout = self.manifest.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
-        # whose clock may jump
-        self.clocks = {fault.task for fault in self.plan.faults if kinds()[fault.kind].asked and fault.task is not None}
         self.began = time.monotonic()
         self.trained_since: float | None = None
         run = self.manifest.run
@@ -160,8 +202,10 @@ class _Execution:
         hold = None if self.links is None else self._hold
         self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._launch, hold=hold)
         late = {fault.task for fault in self.plan.faults if kinds()[fault.kind].first}
-        for task in self.clocks:
-            faketime.write(clock_of(self.launcher, task), 0)
+        for task in self.plan.clocks:
+            faketime.write(clock_of(self.launcher.temporary, task), 0)
+        if self.plan.clocks and (library := faketime.find()) is not None:
+            faketime.copy(library, self.launcher.temporary)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
         self.started = dict.fromkeys(self.layout.tasks, 0)
         for job in ("ps", "worker"):
@@ -219,28 +263,19 @@ class _Execution:
         life = self.started[task]
         self.started[task] += 1
         known = self.links.addresses_of(task) if self.links is not None else self.addresses
-        view = View(python=self.launcher.python, seen=self.launcher.seen, named=self.launcher.named)
-        own = self.addresses[task]
-        command = command_of(self.plan.target, self.manifest, task, known, listens=own, view=view)
-        control = self.control.told(view.seen)
-        env = environment_of(self.manifest, task, life=life, spec=self.spec, control=control, view=view)
-        jumps = task in self.clocks
-        library = faketime.find() if jumps else None
-        if library is not None:
-            seen = self.launcher.seen
-            mine = seen(faketime.copy(library, self.launcher.temporary))
-            inherited = {**self.launcher.inherited, **dict(command.env)}
-            env |= faketime.environment(mine, seen(clock_of(self.launcher, task)), inherited)
-        return self.launcher.start(
+        command = command_of(
+            self.plan,
+            self.manifest,
             task,
-            command,
-            env=env,
-            log=log_of(self.folder, task, second=life if second else 0),
-            second=second,
-            cold=jumps,
-            remains=faketime.REMAINS if jumps else (),
-            gpus=self.layout.gpus_of(task) if self.layout.gpus else None,
+            known,
+            listens=self.addresses[task],
+            life=life,
+            spec=self.spec,
+            control=self.control.told(self.launcher.seen),
+            view=self.launcher,
         )
+        log = log_of(self.folder, task, second=life if second else 0)
+        return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
         """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
@@ -395,34 +430,3 @@ class _Execution:
         for task in ended:
             self._note(task)
         return bool(ended)
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """What tasks of a launcher see; see `Launcher`."""
-
-    python: str
-    seen: Callable[[Path], str]
-    named: Callable[[str], str]
-
-
-def command_of(
-    target: Target, manifest: Manifest, task: Task, known: Mapping[Task, str], *, listens: str, view: View
-) -> Command:
-    """The command line of a task that knows the others by these addresses."""
-    workload = placeholders(manifest) | {"python": view.python, "here": view.seen(target.here)}
-    addresses = {other: view.named(address) for other, address in known.items()}
-    return target.command(task, addresses, layout=manifest.layout, workload=workload, listens=view.named(listens))
-
-
-def environment_of(
-    manifest: Manifest, task: Task, *, life: int, spec: Path, control: str, view: View
-) -> dict[str, str]:
-    """What a task's probe needs to know."""
-    return {
-        "PSCONFORM_SPEC": view.seen(spec),
-        "PSCONFORM_TASK": str(task),
-        "PSCONFORM_RUN": manifest.run,
-        "PSCONFORM_INCARNATION": str(life),
-        CONTROL: control,
-    }

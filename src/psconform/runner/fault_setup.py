@@ -32,14 +32,9 @@ if TYPE_CHECKING:  # what it imports is an extra
     from ..faults.proxies import Links
 
 
-def clock_of(launcher: Launcher, task: Task) -> Path:
+def clock_of(temporary: Path, task: Task) -> Path:
     """The file from which a task whose clock may jump reads how far it is ahead; deleted with the tasks."""
-    return launcher.temporary / clock_name(task)
-
-
-def clock_name(task: Task) -> str:
-    """The name of that file."""
-    return f"clock-{task.slug}"
+    return temporary / f"clock-{task.slug}"
 
 
 def injectors(
@@ -67,7 +62,7 @@ def injectors(
         done=lambda task: _is_done(folder, plan.layout, task),
         seed=plan.workload.seed,
         checkpoints=folder / CHECKPOINTS,
-        clock=lambda task: clock_of(launcher, task),
+        clock=lambda task: clock_of(launcher.temporary, task),
         seconds=seconds,
         numbers={fault: number for number, fault in enumerate(found)},
         moved=moved,
@@ -130,7 +125,7 @@ def _serve(
         *(["others"] if others else []),
     )
     try:
-        launcher.start(SERVER, Command((sys.executable, *module, *names)), env={}, log=log)
+        launcher.start(SERVER, Command((sys.executable, *module, *names)), log=log)
         deadline = time.monotonic() + READY_S
         while folder not in mounts():
             check()

@@ -21,7 +21,7 @@ from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..history.manifest import Workload
 from ..launchers.launcher import DOCKER, PROCESS
-from ..layout import Layout
+from ..layout import Layout, Task
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
 from ..targets.compose import PREFIX, load_compose
 from ..targets.lookup import find_target
@@ -74,6 +74,11 @@ class Plan:
     def limited(self) -> bool:
         """Its tasks may not use as much as there is."""
         return self.containers is not None and bool(self.containers.limits)
+
+    @property
+    def clocks(self) -> frozenset[Task]:
+        """Tasks whose clock may jump."""
+        return frozenset(f.task for f in self.faults if kinds()[f.kind].asked and f.task is not None)
 
     @property
     def outage_s(self) -> float:

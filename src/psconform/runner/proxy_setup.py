@@ -34,7 +34,7 @@ def serve(launcher: LocalLauncher, *, log: Path) -> Toxiproxy:
     if found.url:
         return Toxiproxy(found.url)
     host, _, port = launcher.address(None, SERVER).rpartition(":")
-    launcher.start(SERVER, Command((found.path, "-host", host, "-port", port)), env={}, log=log)
+    launcher.start(SERVER, Command((found.path, "-host", host, "-port", port)), log=log)
     server = Toxiproxy(f"http://{host}:{port}")
     _await_answer(server, log=log, there=lambda: SERVER in launcher.running, wait=launcher.poll)
     return server

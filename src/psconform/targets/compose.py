@@ -124,7 +124,7 @@ class ComposeTarget(Target):
         if self.tf_config:
             env["TF_CONFIG"] = tf_config(task, addresses)
         argv = tuple(fill(part, values, place=f"{service.name}: command") for part in service.command)
-        return Command(argv, tuple(env.items()), "", service.working_dir or "/")
+        return Command(argv, env, "", service.working_dir or "/")
 
 
 def load_compose(path: Path) -> ComposeTarget:

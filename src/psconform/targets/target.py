@@ -177,7 +177,7 @@ class Target:
         if self.tf_config:
             env.append(("TF_CONFIG", tf_config(task, addresses)))
         argv = tuple(fill(part, values, place=f"jobs.{task.job}.command") for part in job.command)
-        return Command(argv, tuple(env), job.entry, "" if job.entry else str(self.here))
+        return Command(argv, dict(env), job.entry, "" if job.entry else str(self.here))
 
     def _values(
         self,
