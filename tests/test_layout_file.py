@@ -104,7 +104,7 @@ def test_limits_come_back_with_a_replay(tmp_path):
     layout = next(path for path in LAYOUTS if path.stem == "gpu-towers")
     plan = make_plan(Options(out=tmp_path / "run", layout=str(layout), **options))
     folder = new_folder(plan.out)
-    new_manifest(folder, plan, layout=plan.layout, workload=plan.workload)
+    new_manifest(folder, plan)
     again = stored_plan(folder, out=tmp_path / "again")
     assert again.containers == plan.containers
     assert again.layout == plan.layout

@@ -394,7 +394,7 @@ def test_a_target_file_that_calls_itself_reference_is_replayed_as_that_file(tmp_
     text = (Path(__file__).parent / "socket_ps" / "target.toml").read_text(encoding="utf-8")
     (tmp_path / "target.toml").write_text(text.replace('"socket-ps"', '"reference"'), encoding="utf-8")
     plan = make_plan(Options(str(tmp_path / "target.toml"), out=tmp_path / "run", steps=5))
-    new_manifest(new_folder(plan.out), plan, layout=plan.layout, workload=plan.workload)
+    new_manifest(new_folder(plan.out), plan)
     replaying = stored_plan(plan.out, out=tmp_path / "again")
     assert replaying.target.source == plan.target.source == str(tmp_path / "target.toml")
     assert "psconform run reference" not in replaying.repeat

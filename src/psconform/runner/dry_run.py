@@ -66,7 +66,7 @@ def _process(plan: Plan, task: Task) -> dict[str, Any]:
 
 
 def _command(plan: Plan, task: Task, known: Mapping[Task, str], control: str, view: _View) -> Command:
-    manifest = manifest_of(plan, layout=plan.layout, workload=plan.workload)
+    manifest = manifest_of(plan)
     manifest.run, spec = UNKNOWN, plan.out / "spec.json"
     return command_of(plan, manifest, task, known, listens=known[task], life=0, spec=spec, control=control, view=view)
 

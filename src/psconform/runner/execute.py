@@ -16,11 +16,11 @@ from ..faults.control import Control
 from ..faults.kinds import kinds
 from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
-from ..history.manifest import Manifest, Workload
+from ..history.manifest import Manifest
 from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
-from ..layout import Command, Layout, Task
+from ..layout import Command, Task
 from ..probe import CONTROL, SAMPLES, EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
@@ -49,16 +49,9 @@ EXIT_PATIENCE_S = 10.0
 
 
 def execute(
-    plan: Plan,
-    launcher: Launcher,
-    *,
-    folder: Path,
-    layout: Layout,
-    workload: Workload,
-    notify: Notify = lambda _: None,
-    server: Toxiproxy | None = None,
+    plan: Plan, launcher: Launcher, *, notify: Notify = lambda _: None, server: Toxiproxy | None = None
 ) -> Manifest:
-    """Run one cluster into a new run folder; returns its manifest. Never leaves a task behind.
+    """Run one cluster into the folder of its plan; returns its manifest. Never leaves a task behind.
 
     ``server`` is for plans with faults of the network.
 
@@ -66,11 +59,11 @@ def execute(
         BadInput: the folder is taken.
         PsconformError: a task cannot be started; the run folder says so too.
     """
-    folder = new_folder(folder)
-    manifest = new_manifest(folder, plan, layout=layout, workload=workload)
+    folder = new_folder(plan.out)
+    manifest = new_manifest(folder, plan)
     run = _Execution(plan, launcher, folder, manifest, notify, server)
     try:
-        if SAMPLES in workload.shows:
+        if SAMPLES in plan.workload.shows:
             write_data(folder)
         run.start()
         run.watch()
@@ -116,7 +109,7 @@ def command_of(
     view: View,
 ) -> Command:
     """How an incarnation of a task is started that knows the others by these addresses."""
-    layout, target = manifest.layout, plan.target
+    layout, target = plan.layout, plan.target
     given = placeholders(manifest) | {"python": view.python, "here": view.seen(target.here)}
     addresses = {other: view.named(address) for other, address in known.items()}
     command = target.command(task, addresses, layout=layout, workload=given, listens=view.named(listens))
@@ -154,7 +147,7 @@ class _Execution:
     acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
-        self.layout = self.manifest.layout
+        self.layout = self.plan.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
         self.began = time.monotonic()
         self.trained_since: float | None = None
@@ -420,8 +413,8 @@ class _Execution:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
         rate = (self.records.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
-        steps = self.manifest.workload.steps
-        total = self.layout.workers * steps - sum(steps - number for _, number in self.manifest.workload.batches)
+        steps = self.plan.workload.steps
+        total = self.layout.workers * steps - sum(steps - number for _, number in self.plan.workload.batches)
         self.notify(Progress(states, min(self.records.acked, total), total, rate))  # some is acknowledged twice
 
     def _poll(self) -> bool:

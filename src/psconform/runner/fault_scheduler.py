@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import PsconformError
 from ..faults.control import Arrival, Control
@@ -18,6 +18,9 @@ from ..faults.kinds import kinds
 from ..history.reasons import FaultMissed, Missed
 from ..layout import Task
 from ..probe import EventLog
+
+if TYPE_CHECKING:
+    from ..faults.in_flight_push import Sent  # what it imports is an extra
 
 SENT_S = 5.0
 """Time for a push to be sent; the answers to it are held back meanwhile, which is no fault of the plan."""
@@ -31,17 +34,7 @@ STANDSTILL_S = 1.0
 Restart = Callable[[Task], None]
 
 
-class Sent(Protocol):
-    """A push whose answers are held back."""
-
-    def look(self) -> str:
-        """What shows that it has been sent; empty so far."""
-
-    def let_go(self) -> None:
-        """Let the answers come."""
-
-
-Hold = Callable[[Task], Sent]
+Hold = Callable[[Task], "Sent"]
 
 
 class State(Enum):

@@ -16,8 +16,8 @@ from ..faults.data_faults import POISON
 from ..faults.fault import Fault
 from ..faults.kinds import kinds
 from ..faults.plan_file import plan_text
-from ..history.manifest import PLAIN, TWIN, Manifest, Workload, write_json
-from ..layout import Layout, Task
+from ..history.manifest import PLAIN, TWIN, Manifest, write_json
+from ..layout import Task
 from ..probe import WEIGHTS
 from ..targets.target import Target
 from ..version import __version__
@@ -47,27 +47,27 @@ def new_folder(path: Path) -> Path:
     return path.resolve()
 
 
-def new_manifest(folder: Path, plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
+def new_manifest(folder: Path, plan: Plan) -> Manifest:
     """The manifest of a run about to start, written to the folder, with what the run can be repeated by."""
-    manifest = manifest_of(plan, layout=layout, workload=workload)
+    manifest = manifest_of(plan)
     manifest.write(folder)
     if plan.faults:
         (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
     if plan.limited and plan.containers is not None:
-        (folder / FILE).write_text(layout_text(layout, plan.containers.limits), encoding="utf-8")
+        (folder / FILE).write_text(layout_text(plan.layout, plan.containers.limits), encoding="utf-8")
     return manifest
 
 
-def manifest_of(plan: Plan, *, layout: Layout, workload: Workload) -> Manifest:
+def manifest_of(plan: Plan) -> Manifest:
     """What is known of a run before it starts."""
     return Manifest(
         run=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}",
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         target=plan.target.name,
         source=plan.target.source,
-        layout=layout,
-        claims=plan.target.claimed(layout, workload.compression),
-        workload=workload,
+        layout=plan.layout,
+        claims=plan.target.claimed(plan.layout, plan.workload.compression),
+        workload=plan.workload,
         defect=plan.defect,
         faults=[f"{fault.kind} {fault}" for fault in plan.faults],
         checkpoint_every=plan.checkpoint_every,

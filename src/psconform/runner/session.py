@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
+from msgspec import structs
 
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.launcher import Launcher, launchers
@@ -42,7 +42,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def launcher(self, plan: Plan) -> Launcher:
@@ -83,40 +83,23 @@ class Session:
             server = self.server() if proxied else None  # containers have one of their own
             launcher = self.launcher(plan)
             unit = self._unit(plan, launcher)
-            workload = msgspec.structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit))
+            plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
             try:
-                self._plain_ledger(plan, launcher, workload)
-                self._twin(plan, launcher, workload)
-                self.clusters += 1
-                manifest = execute(
-                    plan, launcher, folder=plan.out, layout=plan.layout, workload=workload, notify=notify, server=server
-                )
+                for beside in _beside(plan):
+                    self._execute(beside, launcher)
+                manifest = self._execute(plan, launcher, notify=notify, server=server)
             except BaseException:
                 self._launchers.pop(_key(plan), None)  # whatever went wrong, the next run starts afresh
                 launcher.close()
-                if self._server is not None:
-                    self._server[0].close()
-                    self._server = None
+                self._close_server()
                 raise
             manifest.times_s["warm"] = round(launcher.ready_s, 3)
             manifest.write(plan.out)
             return manifest
 
-    def _plain_ledger(self, plan: Plan, launcher: Launcher, workload: Workload) -> None:
-        """Order is judged only where a plain ledger of the same set-up is clean: run one first, into ``plain``."""
-        if ORDER not in workload.shows:
-            return
-        plain = msgspec.structs.replace(workload, name=Ledger.name)
+    def _execute(self, plan: Plan, launcher: Launcher, **more: Any) -> Manifest:
         self.clusters += 1
-        execute(_calm(plan), launcher, folder=plan.out / PLAIN, layout=plan.layout, workload=plain)
-
-    def _twin(self, plan: Plan, launcher: Launcher, workload: Workload) -> None:
-        """A model trained in-graph or model-parallel is compared with the same training between-graph, run first."""
-        if workload.is_ledger or plan.layout.replication == "between-graph":
-            return
-        layout = dataclasses.replace(plan.layout, replication="between-graph")
-        self.clusters += 1
-        execute(_calm(plan), launcher, folder=plan.out / TWIN, layout=layout, workload=workload)
+        return execute(plan, launcher, **more)
 
     def _unit(self, plan: Plan, launcher: Launcher) -> float:
         if plan.target.unit is not None:
@@ -131,7 +114,7 @@ class Session:
     def _calibrate(self, plan: Plan, launcher: Launcher) -> float:
         """One worker, three steps; the folder is kept only if something is wrong with it."""
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
-        layout = dataclasses.replace(
+        layout = replace(
             plan.layout,
             workers=1,
             quorum=min(plan.layout.quorum, 1),
@@ -141,10 +124,9 @@ class Session:
             schedule="constant",
         )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
-        self.clusters += 1
         launcher.scratch(folder)
         try:
-            manifest = execute(_calm(plan), launcher, folder=folder, layout=layout, workload=workload)
+            manifest = self._execute(_calm(plan, out=folder, layout=layout, workload=workload), launcher)
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -156,12 +138,15 @@ class Session:
 
     def close(self) -> None:
         """End all keepers."""
-        servers = [] if self._server is None else [self._server[0]]
-        for launcher in (*self._launchers.values(), *servers):
+        for close in (*(launcher.close for launcher in self._launchers.values()), self._close_server):
             with contextlib.suppress(OSError):
-                launcher.close()
+                close()
         self._launchers.clear()
-        self._server = None
+
+    def _close_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server[0].close()
 
 
 def _key(plan: Plan) -> _Key:
@@ -169,9 +154,21 @@ def _key(plan: Plan) -> _Key:
     return plan.launcher, plan.containers if plan.containers is not None else plan.target.preload
 
 
-def _calm(plan: Plan) -> Plan:
-    """The same without faults: what a run is compared with or measured by is a good day."""
-    return dataclasses.replace(plan, faults=(), checkpoint_every=0, checkpoint_seconds=0.0)
+def _calm(plan: Plan, **changes: Any) -> Plan:
+    """Fault-free, for calibration and comparison."""
+    return replace(plan, faults=(), checkpoint_every=0, checkpoint_seconds=0.0, **changes)
+
+
+def _beside(plan: Plan) -> Iterator[Plan]:
+    """What a run is judged by, to be run first, into folders of its own.
+
+    Order is judged only where a plain ledger of the same set-up is clean; a model trained in-graph or model-parallel is
+    compared with the same training between-graph.
+    """
+    if ORDER in plan.workload.shows:
+        yield _calm(plan, out=plan.out / PLAIN, workload=structs.replace(plan.workload, name=Ledger.name))
+    if not plan.workload.is_ledger and plan.layout.replication != "between-graph":
+        yield _calm(plan, out=plan.out / TWIN, layout=replace(plan.layout, replication="between-graph"))
 
 
 def _rate(plan: Plan, unit: float) -> float:
