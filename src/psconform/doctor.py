@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,13 @@ from .faults.toxiproxy_install import find, need, ways
 from .launchers.engine import engine, told
 from .launchers.gpus import gpus
 from .targets.compose import HINT, compose
+
+Look = Callable[[], str]
+"""Returns a version, or raises `Lacking`."""
+
+
+class Lacking(Exception):
+    """A part is not there; says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +40,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look for all that psconform can use; starts nothing, imports nothing heavy."""
-    return [
-        _python(),
-        _tensorflow(),
-        _package("scikit-learn", "workload digits", extra="data"),
-        _package("matplotlib", "psconform plot", extra="plot"),
-        _package("toxiproxy-python", "network faults", extra="chaos"),
-        _package("pyroute2", "evidence of network faults", extra="chaos"),
-        _fuse(),
-        _docker(),
-        _package("docker", "clusters in containers", extra="docker", shown="docker SDK"),
-        _compose(),
-        _toxiproxy(),
-        _faketime(),
-        _gpus(),
-    ]
+    return [_find(name, needed_for, look) for name, needed_for, look in LOOKS]
 
 
 @cache
@@ -55,103 +49,99 @@ def lacking(name: str) -> str:
 
     Raises PsconformError if ``TOXIPROXY_URL`` names a server that cannot be used.
     """
-    finding = PARTS[name]()
-    return "" if finding.found else finding.advice
+    return _find(name, "", PARTS[name]).advice
 
 
-def _python() -> Finding:
-    return Finding("python", True, platform.python_version(), "everything")
-
-
-def _tensorflow() -> Finding:
-    purpose = "the reference trainer"
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return Finding("tensorflow", True, f"{metadata.version(name)} ({name})", purpose)
-        except metadata.PackageNotFoundError:
-            continue
-    return Finding("tensorflow", False, "", purpose, "python3 -m pip install 'psconform[tensorflow]'")
-
-
-def _package(name: str, purpose: str, *, extra: str, shown: str = "") -> Finding:
+def _find(name: str, needed_for: str, look: Look) -> Finding:
     try:
-        return Finding(shown or name, True, metadata.version(name), purpose)
+        return Finding(name, True, look(), needed_for)
+    except Lacking as error:
+        return Finding(name, False, "", needed_for, str(error))
+
+
+def _tensorflow() -> str:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return f"{metadata.version(name)} ({name})"
+    raise Lacking("python3 -m pip install 'psconform[tensorflow]'")
+
+
+def _package(name: str, extra: str) -> str:
+    try:
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(shown or name, False, "", purpose, f"python3 -m pip install 'psconform[{extra}]'")
+        raise Lacking(f"python3 -m pip install 'psconform[{extra}]'") from None
 
 
-def _fuse() -> Finding:
-    purpose = "faults of the disk that last (full, read-only, unreadable, slow-disk)"
-    lacks = disk_faults.lacks()
-    version = "" if lacks else f"mfusepy {metadata.version('mfusepy')}, {disk_faults.library()}"
-    return Finding("fuse", not lacks, version, purpose, f"needs {lacks}" if lacks else "")
+def _fuse() -> str:
+    if lacks := disk_faults.lacks():
+        raise Lacking(f"needs {lacks}")
+    return f"mfusepy {metadata.version('mfusepy')}, {disk_faults.library()}"
 
 
-def _docker() -> Finding:
-    purpose = "clusters in containers (not needed for local processes)"
+def _docker() -> str:
     try:
         with told("the engine does not say its version"):
-            return Finding("docker", True, str(engine().version()["Version"]), purpose)
+            return str(engine().version()["Version"])
     except PsconformError as error:
-        return Finding("docker", False, "", purpose, str(error))
+        raise Lacking(str(error)) from None
 
 
-def _compose() -> Finding:
-    purpose = "targets that are Compose files (psconform run compose:FILE)"
+def _compose() -> str:
     words, version = compose()
     if not words:
-        return Finding("compose", False, "", purpose, f"install {HINT}")
-    return Finding("compose", True, f"{version} ({' '.join(words)})", purpose)
+        raise Lacking(f"install {HINT}")
+    return f"{version} ({' '.join(words)})"
 
 
-def _toxiproxy() -> Finding:
-    purpose = "network faults (not needed for the conformance suite)"
+def _toxiproxy() -> str:
     search = find()
-    if search.found is not None:
-        where = search.found.url or search.found.path
-        return Finding("toxiproxy", True, f"{search.found.version} ({search.found.how}: {where})", purpose)
-    advice = search.why_not
-    if not os.environ.get("TOXIPROXY_URL"):
-        advice += f". When it needs one, psconform {ways()}"
-    return Finding("toxiproxy", False, "", purpose, advice)
+    if search.found is None:
+        later = "" if os.environ.get("TOXIPROXY_URL") else f". When it needs one, psconform {ways()}"
+        raise Lacking(search.why_not + later)
+    return f"{search.found.version} ({search.found.how}: {search.found.url or search.found.path})"
 
 
-def _proxies() -> Finding:
+def _proxies() -> str:
     """Toxiproxy, set up if need be, and what psconform talks to it with."""
-    purpose = "network faults"
     try:
         check_available((), proxies=True)
-        found = need()
+        return need().version
     except PsconformError as error:
         if os.environ.get("TOXIPROXY_URL"):
             raise  # it was to be there
-        return Finding("toxiproxy", False, "", purpose, str(error))
-    return Finding("toxiproxy", True, found.version, purpose)
+        raise Lacking(str(error)) from None
 
 
-def _faketime() -> Finding:
-    purpose = "clocks that jump (fault clock)"
-    library = faketime.find()
-    if library is None:
-        return Finding("faketime", False, "", purpose, faketime.lacking())
-    return Finding("faketime", True, str(library), purpose)
+def _faketime() -> str:
+    if lacks := faketime.lacking():
+        raise Lacking(lacks)
+    return str(faketime.find())
 
 
-def _gpus() -> Finding:
-    purpose = "GPU layouts"
-    names = gpus()
-    if names:
-        return Finding("gpus", True, ", ".join(names), purpose)
+def _gpus() -> str:
+    if names := gpus():
+        return ", ".join(names)
     devices = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
-    if devices:
-        return Finding("gpus", False, "", purpose, f"{', '.join(devices)} are there, but nvidia-smi does not answer")
-    return Finding("gpus", False, "", purpose, "none on this machine, or its driver is not installed")
+    silent = f"{', '.join(devices)} are there, but nvidia-smi does not answer"
+    raise Lacking(silent if devices else "none on this machine, or its driver is not installed")
 
 
-PARTS: dict[str, Callable[[], Finding]] = {
-    "docker": _docker,
-    "faketime": _faketime,
-    "fuse": _fuse,
-    "toxiproxy": _proxies,
-}
+LOOKS: tuple[tuple[str, str, Look], ...] = (
+    ("python", "everything", platform.python_version),
+    ("tensorflow", "the reference trainer", _tensorflow),
+    ("scikit-learn", "workload digits", partial(_package, "scikit-learn", "data")),
+    ("matplotlib", "psconform plot", partial(_package, "matplotlib", "plot")),
+    ("toxiproxy-python", "network faults", partial(_package, "toxiproxy-python", "chaos")),
+    ("pyroute2", "evidence of network faults", partial(_package, "pyroute2", "chaos")),
+    ("fuse", "faults of the disk that last (full, read-only, unreadable, slow-disk)", _fuse),
+    ("docker", "clusters in containers (not needed for local processes)", _docker),
+    ("docker SDK", "clusters in containers", partial(_package, "docker", "docker")),
+    ("compose", "targets that are Compose files (psconform run compose:FILE)", _compose),
+    ("toxiproxy", "network faults (not needed for the conformance suite)", _toxiproxy),
+    ("faketime", "clocks that jump (fault clock)", _faketime),
+    ("gpus", "GPU layouts", _gpus),
+)
+"""Of each part: its name, what it is for, and what looks for it."""
+PARTS: dict[str, Look] = {"docker": _docker, "faketime": _faketime, "fuse": _fuse, "toxiproxy": _proxies}
 """What pip does not bring everywhere, by the names that tests use: ``@pytest.mark.psconform_needs("fuse")``."""
