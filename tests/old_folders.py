@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ FAULT = re.compile(rf"fault (\S+) (.*?) ({'|'.join(HOW)})(?: within (\d+) s)?(?:
 FAILED = re.compile(r"([a-z]+:\d+) (failed with status|was ended by signal) (\d+)(?:; its log ends: (.*))?", re.DOTALL)
 STOPPED = re.compile(r"stopped: no task made progress for (\d+) s")
 NO_END = re.compile(r"(.*) did not end within (\d+) s of the last worker")
+TASK = re.compile(r"(?:ps|worker):\d+")
 LOST = re.compile(r"tasks could not reach each other any more: (.*)", re.DOTALL)
 
 
@@ -41,6 +43,11 @@ def reason_of(sentence: str) -> Reason:
     return Problem(sentence)
 
 
+def _told(event: dict[str, Any]) -> dict[str, Any]:
+    """What a fault event of schema 1 said in words alone."""
+    return {"harm": kinds()[event["fault"]].harm, "tasks": TASK.findall(event["of"])}
+
+
 def convert(folder: Path) -> None:
     """Bring a run folder to the schema that psconform reads."""
     path = folder / "manifest.json"
@@ -51,5 +58,5 @@ def convert(folder: Path) -> None:
         own = folder / "events" / "psconform-0.jsonl"
         events = [json.loads(line) for line in own.read_bytes().splitlines()] if own.is_file() else []
         if any(event["kind"] == "fault" for event in events):
-            told = [e | ({"harm": kinds()[e["fault"]].harm} if e["kind"] == "fault" else {}) for e in events]
+            told = [e | (_told(e) if e["kind"] == "fault" else {}) for e in events]
             own.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in told], smooth=False)))

@@ -21,6 +21,7 @@ from psconform.runner.folder import new_folder, write_spec
 from psconform.runner.verdicts import Judged, judge_folder
 
 from .mutations import rechained
+from .old_folders import TASK
 
 CLAIMS = Claims(read_atomicity="per-shard", recovery="checkpoint", liveness="progress")
 
@@ -94,8 +95,8 @@ class Story:
 
     def fault(self, kind, name, *, at="5", on=True, evidence="seen", **more):
         self.manifest.faults.append(f"{kind} {name}@{at}")
-        harm = kinds()[kind].harm.value
-        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, harm=harm, **more)
+        said = {"harm": kinds()[kind].harm.value, "tasks": TASK.findall(name)}
+        self.log.write("fault", fault=kind, of=name, on=on, at=at, evidence=evidence, **said, **more)
 
     def spaced(self, *, times=3, between=1):
         """ps:0 is killed so often, and updates are accepted in between; each time nothing is lost."""

@@ -16,6 +16,7 @@ from psconform.history.records import Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
 
+from .old_folders import TASK
 from .stories import Story
 from .test_checks_recovery import statuses, violated, witness
 from .test_leaving_rollback import Rounds
@@ -269,7 +270,8 @@ def test_who_is_held_up_by_a_fault_once_back_need_not_be_in_a_round(out_for_good
     history = out_for_good.history
     came = next(mark.at for mark in history.marks if mark.kind == "resume" and str(mark.task) == "worker:1")
     last = history.absences[-1].at
-    fault = Struck(kind, of, "5", "seen", "healed", on_ns=came + 1, off_ns=last, harm=kinds()[kind].harm)
+    said = {"harm": kinds()[kind].harm, "tasks": tuple(TASK.findall(of))}
+    fault = Struck(kind, of, "5", "seen", "healed", on_ns=came + 1, off_ns=last, **said)
     assert leaves_as_declared(replace(history, faults=(*history.faults, fault))).status == status
     before = replace(fault, on_ns=came - 2, off_ns=came - 1)
     assert leaves_as_declared(replace(history, faults=(*history.faults, before))).status == "violated"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -62,7 +61,6 @@ def _half_a_round(history: History, worker: Worker, index: int) -> Iterator[str]
 
 EARLY = 0.9
 """Share of ``--drop-after`` below which a worker was not waited for: a clock is read a moment before or after."""
-TASK = re.compile(r"(?:ps|worker):\d+")
 HARMLESS = (Harm.DOUBLES, Harm.SLOWS, Harm.NONE)
 """What keeps no worker away."""
 RECONNECTS_S = 6.0
@@ -252,8 +250,7 @@ def _held(history: History, worker: Worker, came: int, *, shown: list[int]) -> I
     """
     alive = np.sort(np.concatenate([worker.reads.at, np.array(shown, np.int64)]))
     for fault in history.faults:
-        struck = TASK.findall(fault.of)
-        others = str(worker) not in struck and any(task.startswith("worker:") for task in struck)
+        others = str(worker) not in fault.tasks and any(task.startswith("worker:") for task in fault.tasks)
         if others or fault.harm in HARMLESS or fault.file or (fault.healed and fault.off_ns <= came):
             continue
         until = fault.off_ns + RECONNECTS_S * 1e9 if fault.healed else np.inf

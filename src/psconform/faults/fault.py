@@ -157,6 +157,12 @@ class Fault:
         return (self.lasts_s or self.restart_after_s or 0.0) * dict(self.amounts).get("times", 1)
 
     @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The task that it strikes, or those between which its links are; none of the disk."""
+        ends = {task for link in self.links for task in (link.source, link.destination)}
+        return tuple(sorted(ends)) if self.task is None else (self.task,)
+
+    @property
     def where(self) -> str:
         """Who must get there for it to strike: a worker, or ``worker`` for whichever comes first.
 
@@ -167,8 +173,7 @@ class Fault:
             return self.when.task
         if self.region in (NEWEST, FOLDER):
             return "worker:0"
-        ends = {task for link in self.links for task in (link.source, link.destination)} | {self.task}
-        workers = [task for task in ends if task is not None and task.job == "worker"]
+        workers = [task for task in self.tasks if task.job == "worker"]
         return str(workers[0]) if len(workers) == 1 else "worker"
 
     @property

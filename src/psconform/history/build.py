@@ -187,7 +187,7 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
         if event.on:
             last[which] = len(found)
             said = event.fault, event.of, event.at, event.evidence, ""
-            found.append(Struck(*said, file=event.file, on_ns=when, harm=event.harm))
+            found.append(Struck(*said, file=event.file, on_ns=when, harm=event.harm, tasks=event.tasks))
         elif which in last:
             found[last[which]] = replace(found[last[which]], healed=event.evidence, off_ns=when)
     return tuple(found)
@@ -214,7 +214,8 @@ def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:
 def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
     said = f"its gradient was {poison.value} in every entry"
-    return Struck(str(PoisonEvent.__struct_config__.tag), f"worker:{poison.worker}", at, said, "", harm=Harm.NONE)
+    kind, of = str(PoisonEvent.__struct_config__.tag), f"worker:{poison.worker}"
+    return Struck(kind, of, at, said, "", harm=Harm.NONE, tasks=(of,))
 
 
 def _event_files(folder: Path, manifest: Manifest) -> Files:

@@ -206,6 +206,9 @@ class FaultEvent(Event, tag="fault", frozen=True):
         str,
         Meta(description="the checkpoint file that it damaged, below the folder for them; left out of other faults"),
     ] = ""
+    tasks: Annotated[
+        tuple[str, ...], Meta(description="that task, or those between which the links are; none of the disk")
+    ] = ()
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
     number: Annotated[Count | None, Meta(description="which of the faults that psconform strikes it is, from 0")] = None
 

@@ -71,6 +71,7 @@ class Struck:
     on_ns: int = 0  # from then on it was there, nanoseconds of CLOCK_MONOTONIC; 0: not known
     off_ns: int = 0  # until then; 0: not known, or it was not healed
     harm: Harm = Harm.AWAY
+    tasks: tuple[str, ...] = ()  # that task, or those between which the links are; none: of all
 
     @property
     def kills(self) -> bool:

@@ -423,8 +423,8 @@ class FaultScheduler:
         if on and one.seen:
             evidence = f"{evidence}; {one.seen}"
         said |= {"file": one.injector.file} if one.injector.file else {}
-        did_ns = one.on_ns if on else one.off_ns
-        self._log.write("fault", **said, evidence=evidence, did_ns=did_ns, number=one.number)
+        said |= {"tasks": [str(task) for task in one.fault.tasks], "number": one.number}
+        self._log.write("fault", **said, evidence=evidence, did_ns=one.on_ns if on else one.off_ns)
 
 
 def _is(when: When, arrival: Arrival) -> bool:

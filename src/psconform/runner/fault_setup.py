@@ -174,7 +174,7 @@ def ran_out(
         if fault.when.step - 1 in pushed:
             said = f"the last gradient that it pushed is of step {max(pushed)}"
             told = {"fault": fault.kind, "of": str(fault.task), "on": True, "at": str(fault.when), "evidence": said}
-            log.write("fault", **told, harm=OUT_OF_DATA.harm.value)
+            log.write("fault", **told, tasks=[str(fault.task)], harm=OUT_OF_DATA.harm.value)
         else:
             missing.append(FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "training did not get there"))
     return missing
