@@ -14,8 +14,8 @@ class Nothing:
     """In place of what a fault does not act on."""
 
 
-def injector_of(fault: Fault, **parts: Any) -> Injector:
-    """``parts``: fields of a Scene."""
+def scene_of(fault: Fault, **parts: Any) -> Scene:
+    """``parts``: its fields."""
     usual: dict[str, Any] = {
         "processes": Nothing(),
         "life": lambda task: 0,
@@ -26,6 +26,11 @@ def injector_of(fault: Fault, **parts: Any) -> Injector:
         "seconds": Nothing(),
         "numbers": {fault: 0},
     }
+    return Scene(**usual | parts)
+
+
+def injector_of(fault: Fault, **parts: Any) -> Injector:
+    """``parts``: fields of a Scene."""
     maker = kinds()[fault.kind].injector
     assert maker is not None
-    return maker(fault, Scene(**usual | parts))
+    return maker(fault, scene_of(fault, **parts))

@@ -7,13 +7,13 @@ import signal
 import pytest
 
 from psconform.errors import PsconformError
-from psconform.faults.container_faults import Disconnects, Exhausts, Fills, Limits, Moves, Nameless, Pauses, Rate
 from psconform.faults.control import Control
 from psconform.faults.plan_file import parse_plan
 from psconform.probe import EventLog
 from psconform.runner.fault_scheduler import FaultScheduler
 
 from .pods import LAYOUT, TASKS, WORKER, Pods, fault_of, wires
+from .scenes import injector_of
 
 
 class Engine:
@@ -63,15 +63,17 @@ class Engine:
         return "S"
 
 
-def box(sort, kind, extra='for = "1s"', **more):
+def box(kind, extra='for = "1s"', **more):
     engine, pods = Engine(), Pods()
-    strike = sort(fault_of(kind, "worker:1", extra), engine, engine, pods.ask, **more)
+    strike = injector_of(
+        fault_of(kind, "worker:1", extra), containers=engine, processes=engine, network=wires(pods), **more
+    )
     assert strike.refused() == ""
     return strike, engine, pods
 
 
 def test_pause():
-    strike, engine, _ = box(Pauses, "pause")
+    strike, engine, _ = box("pause")
     assert strike.evidence() == ""
     strike.inject()
     assert strike.evidence() == "the container is paused"
@@ -83,7 +85,7 @@ def test_pause():
 
 
 def test_a_quota_counts_once_somebody_had_to_wait_and_is_over_when_nobody_has_to():
-    strike, engine, _ = box(Limits, "cpu-quota", 'for = "1s"\npercent = 30')
+    strike, engine, _ = box("cpu-quota", 'for = "1s"\npercent = 30')
     engine.times = 8  # of before
     strike.inject()
     assert engine.percent == 30
@@ -99,7 +101,7 @@ def test_a_quota_counts_once_somebody_had_to_wait_and_is_over_when_nobody_has_to
 
 def test_of_a_task_that_has_ended_no_limit_is_taken_away():
     """It was not hurried by it, and that is what is said: not that the engine knows of no such container."""
-    strike, engine, _ = box(Limits, "cpu-quota", 'for = "1s"\npercent = 30')
+    strike, engine, _ = box("cpu-quota", 'for = "1s"\npercent = 30')
     strike.inject()
     engine.running.clear()
     strike.heal()
@@ -111,8 +113,8 @@ def test_a_container_that_ended_before_psconform_knew_is_no_error_of_the_run():
     def gone(*_, **__):
         raise PsconformError("there is no such container")
 
-    for sort, kind in ((Pauses, "pause"), (Limits, "cpu-quota"), (Fills, "tmpfs-full")):
-        strike, engine, _ = box(sort, kind, 'for = "1s"')
+    for kind in ("pause", "cpu-quota", "tmpfs-full"):
+        strike, engine, _ = box(kind)
         for name in ("pause", "paused", "quota", "throttled", "fill"):
             setattr(engine, name, gone)
         strike.inject()
@@ -129,8 +131,8 @@ def test_what_the_engine_does_not_answer_is_not_healed():
     def silent(*_, **__):
         raise PsconformError("no answer")
 
-    for sort, kind, names in ((Pauses, "pause", ("paused", "pause")), (Fills, "tmpfs-full", ("fill",))):
-        strike, engine, _ = box(sort, kind)
+    for kind, names in (("pause", ("paused", "pause")), ("tmpfs-full", ("fill",))):
+        strike, engine, _ = box(kind)
         strike.inject()
         assert strike.evidence()
         for name in names:
@@ -139,14 +141,14 @@ def test_what_the_engine_does_not_answer_is_not_healed():
         assert strike.healed() == ""
         for name in names:
             delattr(engine, name)
-        if sort is Pauses:
+        if kind == "pause":
             assert strike.healed() == "", "it is paused still"
         assert strike.healed()
 
 
 def test_who_ends_for_want_of_memory_is_struck_and_who_is_killed_otherwise_is_not():
     for by_memory, seen in ((True, "the kernel ended it: it was out of memory (OOM) at 300 MiB"), (False, "")):
-        strike, _, _ = box(Exhausts, "oom", "", by_memory=lambda _, said=by_memory: said)
+        strike, _, _ = box("oom", "", by_memory=lambda _, said=by_memory: said)
         strike.inject()
         assert strike.ended(-signal.SIGKILL) is by_memory
         assert strike.evidence() == seen
@@ -155,7 +157,7 @@ def test_who_ends_for_want_of_memory_is_struck_and_who_is_killed_otherwise_is_no
 
 def test_who_moves_is_killed_and_has_another_address():
     moves = []
-    strike, engine, _ = box(Moves, "new-address", "", moved=lambda *said: moves.append(said))
+    strike, engine, _ = box("new-address", "", moved=lambda *said: moves.append(said))
     strike.inject()
     assert engine.signals == [(WORKER, signal.SIGKILL)]
     assert strike.ended(-signal.SIGKILL)
@@ -165,7 +167,7 @@ def test_who_moves_is_killed_and_has_another_address():
 
 
 def test_who_is_disconnected_has_no_interface_and_then_packets_both_ways():
-    strike, engine, pods = box(Disconnects, "disconnect")
+    strike, engine, pods = box("disconnect")
     strike.inject()
     assert engine.at == ""
     assert strike.evidence() == "", "the engine's word alone does not do"
@@ -182,7 +184,7 @@ def test_who_is_disconnected_has_no_interface_and_then_packets_both_ways():
 
 
 def test_no_name_is_found_once_somebody_was_looked_up():
-    strike, _, pods = box(Nameless, "dns")
+    strike, _, pods = box("dns")
     strike.inject()
     assert pods.rules[WORKER]["dns"] == {"match": ("-d", "127.0.0.11"), "target": "REJECT"}
     assert strike.evidence() == ""
@@ -196,9 +198,9 @@ def test_no_name_is_found_once_somebody_was_looked_up():
     assert strike.healed() == "names are found again"
 
 
-@pytest.mark.parametrize(("sort", "kind"), [(Pauses, "pause"), (Limits, "cpu-quota"), (Fills, "tmpfs-full")])
-def test_what_a_container_takes_with_it_is_over_when_it_ends_and_not_done_to_the_next(sort, kind):
-    strike, engine, _ = box(sort, kind)
+@pytest.mark.parametrize("kind", ["pause", "cpu-quota", "tmpfs-full"])
+def test_what_a_container_takes_with_it_is_over_when_it_ends_and_not_done_to_the_next(kind):
+    strike, engine, _ = box(kind)
     strike.inject()
     assert strike.over() == ""
     engine.box = "another"
@@ -225,9 +227,8 @@ def test_a_second_of_a_kind_while_the_first_lasts_is_none(kind, already, tmp_pat
     engine, pods = Engine(), Pods()
     text = "".join(f'[[fault]]\nkind = "{kind}"\ntask = "worker:1"\nat = "0s"\nfor = "{n}s"\n' for n in (60, 61))
     faults = parse_plan(text, place="plan", layout=LAYOUT, steps=50)
-    sort = {"pause": Pauses, "dns": Nameless, "cpu-quota": Limits, "disconnect": Disconnects, "tmpfs-full": Fills}
-    found = {fault: sort[kind](fault, engine, engine, pods.ask) for fault in faults if kind != "rate"}
-    found = found or {fault: Rate(fault, wires(pods)) for fault in faults}
+    parts = {"containers": engine, "processes": engine, "network": wires(pods)}
+    found = {fault: injector_of(fault, **parts) for fault in faults}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
         scheduler = FaultScheduler(found, control, log, restart=lambda _: None)
@@ -237,7 +238,7 @@ def test_a_second_of_a_kind_while_the_first_lasts_is_none(kind, already, tmp_pat
 
 
 def test_no_room():
-    strike, engine, _ = box(Fills, "tmpfs-full")
+    strike, engine, _ = box("tmpfs-full")
     strike.inject()
     assert strike.evidence() == "in /tmp a byte more is refused (No space left on device)"
     engine.full = "still"

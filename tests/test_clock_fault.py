@@ -16,7 +16,6 @@ import pytest
 from psconform import judge
 from psconform.errors import PsconformError
 from psconform.faults import faketime
-from psconform.faults.clock_faults import Jumps
 from psconform.faults.control import Arrival, _ahead_s
 from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import kinds
@@ -24,6 +23,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
 from psconform.runner.session import Session
 
+from .scenes import injector_of
 from .test_keeper import ends, until, whole
 from .waits import HANG_S, only_one_cleans
 
@@ -243,7 +243,7 @@ class Running:
 def test_only_its_own_clock_shows_it(tmp_path, jump_s):
     fault = Fault(kind="clock", task=TASK, when=When("before-push", 3), lasts_s=1.0, amounts=(("jump_s", jump_s),))
     processes = Running()
-    jumps = Jumps(fault, tmp_path / "clock", processes)
+    jumps = injector_of(fault, clock=lambda task: tmp_path / "clock", processes=processes)
 
     def heard(ahead_s, task="worker:1"):
         jumps.heard(Arrival(task, "before-push", 4, None, ahead_s))
@@ -268,7 +268,7 @@ def test_only_its_own_clock_shows_it(tmp_path, jump_s):
 def test_a_clock_ends_with_its_process(tmp_path):
     fault = Fault(kind="clock", task=TASK, when=When("before-push", 3), lasts_s=1.0, amounts=(("jump_s", 5),))
     processes = Running()
-    jumps = Jumps(fault, tmp_path / "clock", processes)
+    jumps = injector_of(fault, clock=lambda task: tmp_path / "clock", processes=processes)
     jumps.inject()
     jumps.heal()
     assert jumps.healed() == ""

@@ -13,7 +13,7 @@ from psconform.errors import PsconformError
 from psconform.faults.cli_syntax import parse_faults
 from psconform.faults.control import Control
 from psconform.faults.plan_file import parse_plan
-from psconform.faults.process_faults import Ends, Stops
+from psconform.faults.process_faults import Stops
 from psconform.history.build import _faults as faults_of
 from psconform.history.reader import read_events
 from psconform.history.reasons import Missed
@@ -22,7 +22,7 @@ from psconform.layout import Command, Layout, Task
 from psconform.probe import EventLog
 from psconform.runner.fault_scheduler import STANDSTILL_S, FaultScheduler, State
 
-from .scenes import injector_of
+from .scenes import injector_of, scene_of
 from .test_interrupt import until
 
 pytestmark = pytest.mark.engine
@@ -55,7 +55,8 @@ def test_the_step_that_ends_a_fault_may_come_with_the_one_that_begins_it(launche
     (fault,) = parse_faults(stop=["worker:1@4..9"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4) as held, arrive(control, "worker:0", 9) as ahead:
-        scheduler = FaultScheduler({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        injectors = {fault: injector_of(fault, processes=launcher)}
+        scheduler = FaultScheduler(injectors, control, log, restart=lambda _: None)
         for line in (held, ahead):
             line.setblocking(False)
         released, deadline = set(), time.monotonic() + LONG_S
@@ -81,7 +82,8 @@ def test_who_goes_on_and_ends_before_anybody_looks_has_gone_on(launcher, tmp_pat
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        scheduler = FaultScheduler({fault: Stops(fault, launcher)}, control, log, restart=lambda _: None)
+        injectors = {fault: injector_of(fault, processes=launcher)}
+        scheduler = FaultScheduler(injectors, control, log, restart=lambda _: None)
         (one,), deadline = scheduler._all, time.monotonic() + LONG_S
         while one.state is not State.HEALING:
             assert time.monotonic() < deadline
@@ -116,7 +118,8 @@ def test_what_cannot_be_done_is_named_and_the_run_goes_on(launcher, tmp_path, fa
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
-        scheduler = FaultScheduler({fault: Stuck(fault, launcher)}, control, log, restart=lambda _: None)
+        stuck = Stuck(fault, scene_of(fault, processes=launcher))
+        scheduler = FaultScheduler({fault: stuck}, control, log, restart=lambda _: None)
         deadline = time.monotonic() + LONG_S
         while "toxic" not in "".join(map(str, scheduler.missing())):
             assert time.monotonic() < deadline, scheduler.missing()
@@ -150,7 +153,7 @@ class Slows(Stops):
 def test_what_slows_a_link_lasts_until_something_has_passed(launcher, tmp_path, passes):
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     fault = replace(fault, until=None, lasts_s=0.1)
-    slows = Slows(fault, launcher)
+    slows = Slows(fault, scene_of(fault, processes=launcher))
     slows.effect_s = 0.5
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
@@ -171,7 +174,7 @@ def test_what_slows_a_link_lasts_until_something_has_passed(launcher, tmp_path, 
 def test_nor_is_it_over_at_the_step_that_ends_it(launcher, tmp_path, passes):
     """Another worker may get there before the one whose link it is has sent anything."""
     (fault,) = parse_faults(stop=["worker:1@4..5"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
-    slows = Slows(fault, launcher)
+    slows = Slows(fault, scene_of(fault, processes=launcher))
     slows.effect_s = 0.5
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4), arrive(control, "worker:1", 5):
@@ -216,7 +219,8 @@ def test_a_worker_waits_for_a_look_at_its_links_once_it_has_an_answer(launcher, 
         def healed(self):
             return "3 bytes came through" if self._waits() else ""
 
-    brief = Brief(replace(fault, task=VICTIM, region=""), launcher)
+    victim = replace(fault, task=VICTIM, region="")
+    brief = Brief(victim, scene_of(victim, processes=launcher))
     with Control() as control:
         scheduler = FaultScheduler({fault: brief}, control, log, restart=lambda _: None)
         (one,) = scheduler._all
@@ -240,7 +244,7 @@ def test_a_worker_waits_for_a_look_at_its_links_once_it_has_an_answer(launcher, 
 def test_that_nobody_makes_progress_does_not_end_what_nobody_has_met_yet(launcher, tmp_path):
     """Say because a ps is restored: what waits is not what it holds up."""
     (fault,) = parse_faults(stop=["worker:1@4..9"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
-    slows = Slows(fault, launcher)
+    slows = Slows(fault, scene_of(fault, processes=launcher))
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
         scheduler = FaultScheduler({fault: slows}, control, log, restart=lambda _: None)
@@ -261,7 +265,7 @@ def test_who_is_done_just_when_it_is_to_be_killed_again_is_done(launcher, tmp_pa
     loop = replace(fault, kind="crash-loop", amounts=(("times", 3), ("lives_ms", 50)))
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control, arrive(control, "worker:1", 4):
-        ends = Ends(loop, launcher, done=lambda: False)
+        ends = injector_of(loop, processes=launcher)
         scheduler = FaultScheduler({loop: ends}, control, log, restart=lambda _: None)
         deadline = time.monotonic() + LONG_S
         (one,) = scheduler._all
@@ -305,7 +309,7 @@ def test_who_ends_only_once_all_is_done_or_by_another_signal_has_not_heeded_sigt
 def test_two_alike_that_begin_at_the_same_moment_end_each_by_itself(launcher, tmp_path):
     (fault,) = parse_faults(stop=["worker:1@0s..100ms"], restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
     both = [replace(fault, kind="throttle", until=None, lasts_s=lasts_s) for lasts_s in (0.1, 2.0)]
-    injectors = {each: Slows(each, launcher) for each in both}
+    injectors = {each: Slows(each, scene_of(each, processes=launcher)) for each in both}
     log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
     with Control() as control:
         scheduler, deadline = FaultScheduler(injectors, control, log, restart=lambda _: None), time.monotonic() + LONG_S
@@ -339,7 +343,7 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Answers()
     with Control() as control, arrive(control, "worker:0", 4) as line:
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        scheduler = FaultScheduler({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options)
+        scheduler = FaultScheduler({fault: injector_of(fault, processes=launcher)}, control, log, **options)
         deadline = time.monotonic() + LONG_S
         while not scheduler.pending:
             assert time.monotonic() < deadline
@@ -373,7 +377,7 @@ def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeyp
     log, answers = EventLog(tmp_path / "psconform-0.jsonl", run="r", task="psconform:0", incarnation=0), Late()
     with Control() as control, arrive(control, "worker:0", 4):
         options = {"restart": lambda _: None, "hold": lambda _: answers}
-        scheduler = FaultScheduler({fault: Ends(fault, launcher, done=lambda: False)}, control, log, **options)
+        scheduler = FaultScheduler({fault: injector_of(fault, processes=launcher)}, control, log, **options)
         deadline = time.monotonic() + LONG_S
         (one,), answers.since = scheduler._all, time.monotonic()
         while one.state in (State.WAITING, State.PUSHING):

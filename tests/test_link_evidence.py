@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from psconform.faults import link_injector
-from psconform.faults.link_injector import ClosesLate, HeldBack
+from psconform.faults.link_injector import HeldBack
 from psconform.faults.plan_file import parse_plan
 from psconform.faults.proxies import HOUR_MS, Links
 from psconform.layout import Layout, Link
@@ -351,7 +351,7 @@ def test_what_a_stall_leaves_open_is_no_sign_of_a_slow_close(toxiproxy, listener
     with Links(toxiproxy, "test", addresses) as links:
         other = dial(links.addresses_of(WORKERS[0])[PS])
         with listener.accept()[0]:
-            late = ClosesLate(fault, links, life=lambda task: 0)
+            late = injector_of(fault, proxies=links)
             late.inject()
             stall = disturbs(links, STALL.replace("ps:0->worker:1", "worker:0->ps:0"))
             stall.inject()
@@ -388,7 +388,7 @@ def test_what_is_left_open_after_a_slow_close_is_not_its_effect(pair, monkeypatc
     links, _, _ = pair
     text = 'fault = [{kind = "slow-close", links = "worker:1->ps:0", at = 1, until = 2}]'
     (fault,) = parse_plan(text, place="here", layout=Layout(ps=1, workers=2), steps=10)
-    late = ClosesLate(fault, links, life=lambda task: 0)
+    late = injector_of(fault, proxies=links)
     late.inject()
     assert not late.evidence()
     monkeypatch.setattr(late, "_left_open", lambda: "1 connection(s) open whose other end had gone")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from psconform.errors import BadInput, PsconformError
-from psconform.faults.container_faults import Rate
 from psconform.faults.plan_file import parse_plan, plan_text
 from psconform.faults.pod_network import Wires
 from psconform.layout import Link
@@ -13,7 +12,7 @@ from psconform.options import Options
 from psconform.runner.plan import make_plan
 
 from .pods import ADDRESSES, LAYOUT, PROXIES, SERVER, WORKER, Pods, Proxied, fault_of, wires
-from .scenes import injector_of
+from .scenes import Nothing, injector_of
 
 
 def test_between_tasks_a_direction_is_what_the_source_sends_to_that_address():
@@ -126,7 +125,8 @@ def test_a_rule_that_is_still_there_is_not_gone():
 
 def test_a_rate_shows_by_who_had_to_wait():
     pods = Pods()
-    strike = Rate(fault_of("rate", "ps:0", 'for = "1s"\nkbit_per_s = 64'), wires(pods))
+    fault = fault_of("rate", "ps:0", 'for = "1s"\nkbit_per_s = 64')
+    strike = injector_of(fault, network=wires(pods), containers=Nothing())
     strike.inject()
     assert pods.bucket == 64
     assert strike.evidence() == ""

@@ -41,14 +41,11 @@ FAULT = '''
 import os
 import signal
 
-from psconform.faults.injectors import Injector
+from psconform.faults.injectors import OfTask
 from psconform.faults.kinds import PROCESS, Amount, Kind, register
 
 
-class Hiccup(Injector):
-    def __init__(self, fault, scene):
-        self._task, self._processes = fault.task, scene.processes
-
+class Hiccup(OfTask):
     def inject(self):
         self._processes.signal(self._task, signal.SIGSTOP)
 

@@ -16,6 +16,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Layout, Task
 from psconform.runner.session import Session
 
+from .scenes import injector_of
 from .test_keeper import ends
 
 SOCKETS = Path(__file__).parent / "socket_ps"
@@ -60,7 +61,7 @@ def test_one_that_is_over_before_anybody_looks_was_there_beside_a_first_that_sti
     processes = SimpleNamespace(running=(TASK,), state=lambda _: first)
     seconds = SimpleNamespace(start_second=lambda _: 7, state_of=lambda _: "", recorded=lambda _: True)
     (fault,) = parse_plan(twice(TASK, 3), place="here", layout=Layout(ps=1, workers=2), steps=9)
-    both = Twice(fault, processes, seconds)
+    both = injector_of(fault, processes=processes, seconds=seconds)
     assert not both.refused()
     both.inject()
     both.second_ended(7, "failed with status 1")

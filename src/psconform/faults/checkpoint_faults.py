@@ -60,11 +60,10 @@ def _checkpoint_of(file: Path, folder: Path) -> Path:
 class Damages(Injector):
     """truncate, flip: the newest checkpoint is cut in half, or one of its bits is turned over."""
 
-    def __init__(self, fault: Fault, folder: Path, *, seed: int, cut: bool) -> None:
-        self._cut, self._folder = cut, folder
-        self._random = random.Random(f"{seed}:{fault}")
-        self._seen = ""
-        self.file = ""
+    def __init__(self, fault: Fault, scene: Scene, *, cut: bool) -> None:
+        super().__init__(fault, scene)
+        self._cut, self._folder = cut, scene.checkpoints if scene.disk is None else scene.disk.below
+        self._random = random.Random(f"{scene.seed}:{fault}")
 
     def refused(self) -> str:
         return "" if newest_checkpoint(self._folder) is not None else "there was no checkpoint yet"
@@ -91,19 +90,8 @@ class Damages(Injector):
         except OSError:  # it was deleted meanwhile: another one is the newest
             return
 
-    def evidence(self) -> str:
-        return self._seen
-
-    def heal(self) -> None:
-        """What is damaged stays so."""
-
     def healed(self) -> str:
         return ""
-
-
-def _damages(fault: Fault, scene: Scene, *, cut: bool) -> Injector:
-    folder = scene.checkpoints if scene.disk is None else scene.disk.below
-    return Damages(fault, folder, seed=scene.seed, cut=cut)
 
 
 DAMAGED = "the file of the checkpoint has changed"
@@ -113,7 +101,7 @@ TRUNCATE = register(
         of=DISK,
         about="the newest checkpoint loses its second half",
         evidence=DAMAGED,
-        injector=partial(_damages, cut=True),
+        injector=partial(Damages, cut=True),
         drawn=False,
     )
 )
@@ -123,7 +111,7 @@ FLIP = register(
         of=DISK,
         about="one bit of the newest checkpoint is turned over, drawn from the seed",
         evidence=DAMAGED,
-        injector=partial(_damages, cut=False),
+        injector=partial(Damages, cut=False),
         drawn=False,
     )
 )

@@ -7,32 +7,26 @@ to be read.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..history.records import Harm
 from . import faketime
 from .control import Arrival
 from .fault import Fault
-from .injectors import Injector, Processes, Scene
+from .injectors import OfTask, Scene
 from .kinds import PROCESS, Amount, Kind, register
 
 
-class Jumps(Injector):
-    """One jump, there and back. ``offsets`` is what the worker's libfaketime reads."""
+class Jumps(OfTask):
+    """One jump, there and back."""
 
     holds = False  # whoever waits does not look at its clock: it is at the next step that it tells of it
 
-    def __init__(self, fault: Fault, offsets: Path, processes: Processes) -> None:
-        assert fault.task is not None
-        self._task, self._offsets, self._processes = fault.task, offsets, processes
-        self._jump_s = dict(fault.amounts)["jump_s"]
-        self._there = self._wrong = False
-        self._offset_s: int | None = None  # what the file says because of this fault
-        self._seen = self._back = ""
-        self.unseen = "its probe has not told what its clock shows"
+    unseen = "its probe has not told what its clock shows"
+    _there, _wrong, _back = False, False, ""
+    _offset_s: int | None = None  # what the file says because of this fault
 
-    def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
+    def __init__(self, fault: Fault, scene: Scene) -> None:
+        super().__init__(fault, scene)
+        self._jump_s = self._amounts["jump_s"]
 
     def inject(self) -> None:
         self._write(self._jump_s)
@@ -53,9 +47,6 @@ class Jumps(Injector):
         if self._offset_s is not None and abs(ahead_s - self._offset_s) >= abs(self._jump_s) / 2:
             self._write(self._offset_s)  # its library may have missed it (see faketime); or it told of before
 
-    def evidence(self) -> str:
-        return self._seen
-
     def heal(self) -> None:
         self._write(0)
         self._there, self._wrong, self._back = False, False, ""
@@ -69,17 +60,12 @@ class Jumps(Injector):
         return "" if self._wrong else "its clock was set back, and it has not told of it since"
 
     def _write(self, seconds: int) -> None:
-        faketime.write(self._offsets, seconds)
+        faketime.write(self._scene.clock(self._task), seconds)
         self._offset_s = seconds
 
 
 def _apart(seconds: float) -> str:
     return f"{abs(seconds):.1f} s {'behind' if round(seconds, 1) < 0 else 'ahead'}"
-
-
-def _jumps(fault: Fault, scene: Scene) -> Injector:
-    assert fault.task is not None
-    return Jumps(fault, scene.clock(fault.task), scene.processes)
 
 
 def _lacks() -> str:
@@ -92,7 +78,7 @@ CLOCK = register(
         of=PROCESS,
         about="the wall clock of a worker jumps, and then jumps back",
         evidence="its probe told that its clock has jumped, and that it is right again",
-        injector=_jumps,
+        injector=Jumps,
         lasts=True,
         asked=True,
         amounts={

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..errors import PsconformError
 from ..history.records import Harm
 from ..layout import Task
 from .fault import Fault
-from .injectors import Injector, Processes, Scene
+from .injectors import Injector, Scene
 from .kinds import CONTAINER, Amount, Kind, register
-from .pod_network import Ask, Wires
 
 NAMES = "127.0.0.11"
 """Where Docker's own DNS answers in each container's network."""
@@ -55,22 +53,30 @@ class Boxes(Protocol):
 
 
 class OfBox(Injector):
-    """One of those that last: nobody waits for it longer than until it is there."""
+    """One of a container; with ``within`` it is over when that ends."""
 
-    def __init__(self, fault: Fault, boxes: Boxes, processes: Processes, ask: Ask) -> None:
+    within = False
+
+    def __init__(self, fault: Fault, scene: Scene) -> None:
+        super().__init__(fault, scene)
         assert fault.task is not None
-        self._task, self._boxes, self._processes, self._ask = fault.task, boxes, processes, ask
-        self._amounts = dict(fault.amounts)
-        self._seen = self.unseen = self._box = ""
+        self._task, self._boxes, self._box = fault.task, scene.boxes(fault), ""
 
     def refused(self) -> str:
         self._box = self._boxes.container(self._task)
         return "" if self._there else f"{self._task} was not running"
 
+    def over(self) -> str:
+        return "it has ended" if self.within and not self._there else ""
+
+    def _asked(self, **request: Any) -> Any:
+        """Ask the helper of its pod."""
+        return self._scene.wires(self._fault).ask(self._task, **request)
+
     @property
     def _there(self) -> bool:
         """The container that was struck, not the one that came after it."""
-        return self._task in self._processes.running and self._boxes.container(self._task) == self._box
+        return self._task in self._scene.processes.running and self._boxes.container(self._task) == self._box
 
     def _try(self, act: Callable[[], Said], otherwise: Said) -> Said:
         """What the engine is asked for: it may know before psconform does that the container has ended."""
@@ -81,17 +87,10 @@ class OfBox(Injector):
             return otherwise
 
 
-class OfOne(OfBox):
-    """One that a container takes with it when it ends."""
-
-    def over(self) -> str:
-        return "" if self._there else "it has ended"
-
-
-class Pauses(OfOne):
+class Pauses(OfBox):
     """pause: the freezer of its cgroup; unlike SIGSTOP no process can notice."""
 
-    alone = "paused"
+    alone, within = "paused", True
 
     def inject(self) -> None:
         self._try(lambda: self._boxes.pause(self._task), None)
@@ -117,10 +116,10 @@ class Pauses(OfOne):
         return self._there and self._try(lambda: self._boxes.paused(self._task), False)
 
 
-class Limits(OfOne):
+class Limits(OfBox):
     """cpu-quota: the scheduler's bandwidth control counts the periods in which it had to wait."""
 
-    holds, lingers, alone = False, True, "short of CPU time"
+    holds, lingers, alone, within = False, True, "short of CPU time", True
     _before, _looked = 0, False
 
     def inject(self) -> None:
@@ -155,32 +154,14 @@ class Exhausts(OfBox):
 
     ends = starts = True
 
-    def __init__(
-        self,
-        fault: Fault,
-        boxes: Boxes,
-        processes: Processes,
-        ask: Ask,
-        *,
-        by_memory: Callable[[Task], bool],
-    ) -> None:
-        super().__init__(fault, boxes, processes, ask)
-        self._by_memory = by_memory
-
     def inject(self) -> None:
         self._limit = self._try(lambda: self._boxes.exhaust(self._task), 0)
 
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status; returns whether that was the fault."""
-        if status == -signal.SIGKILL and self._by_memory(self._task):
+        if status == -signal.SIGKILL and self._scene.by_memory(self._task):
             self._seen = f"the kernel ended it: it was out of memory (OOM) at {self._limit >> 20} MiB"
         return bool(self._seen)
-
-    def evidence(self) -> str:
-        return self._seen
-
-    def heal(self) -> None:
-        """The runner starts it, with the memory that it had."""
 
     def healed(self) -> str:
         return "started again"
@@ -191,34 +172,19 @@ class Moves(OfBox):
 
     ends = starts = True
 
-    def __init__(
-        self,
-        fault: Fault,
-        boxes: Boxes,
-        processes: Processes,
-        ask: Ask,
-        *,
-        moved: Callable[[Task, str], None],
-    ) -> None:
-        super().__init__(fault, boxes, processes, ask)
-        self._moved, self._address = moved, ""
-
     def inject(self) -> None:
-        self._processes.signal(self._task, signal.SIGKILL)
+        self._scene.processes.signal(self._task, signal.SIGKILL)
 
     def ended(self, status: int) -> bool:
         """The process has ended, with this exit status; returns whether that was the fault."""
         self._seen = "the process ended by signal 9" if status == -signal.SIGKILL else ""
         return bool(self._seen)
 
-    def evidence(self) -> str:
-        return self._seen
-
     def heal(self) -> None:
-        self._moved(self._task, "")
+        self._scene.moved(self._task, "")
         self._boxes.disconnect(self._task)
         self._address = self._boxes.connect(self._task, anew=True)
-        self._moved(self._task, self._address)
+        self._scene.moved(self._task, self._address)
 
     def healed(self) -> str:
         return f"started again at {self._address}"
@@ -233,7 +199,7 @@ class Disconnects(OfBox):
         self._boxes.disconnect(self._task)
 
     def evidence(self) -> str:
-        gone = not self._ask(self._task, do="interface")["there"]
+        gone = not self._asked(do="interface")["there"]
         return "its network has no interface but loopback" if gone else ""
 
     def heal(self) -> None:
@@ -241,11 +207,11 @@ class Disconnects(OfBox):
 
     def healed(self) -> str:
         """Packets of both directions."""
-        said = self._ask(self._task, do="interface")
+        said = self._asked(do="interface")
         return f"{said['received']} packets came in" if said["there"] and said["received"] and said["sent"] else ""
 
     def gone(self) -> str:
-        there = self._ask(self._task, do="interface")["there"]
+        there = self._asked(do="interface")["there"]
         return "it has its interface again, no packet came since" if there else ""
 
 
@@ -256,27 +222,27 @@ class Nameless(OfBox):
     unseen = "no name was looked up meanwhile"
 
     def inject(self) -> None:
-        self._ask(self._task, do="rule", name="dns", match=("-d", NAMES), target="REJECT")
+        self._asked(do="rule", name="dns", match=("-d", NAMES), target="REJECT")
 
     def evidence(self) -> str:
-        count = self._ask(self._task, do="counted")["packets"].get("dns", 0)
+        count = self._asked(do="counted")["packets"].get("dns", 0)
         self._seen = f"{count} lookups refused" if count else self._seen
         return self._seen
 
     def heal(self) -> None:
         self.evidence()
-        self._ask(self._task, do="unrule", name="dns")
+        self._asked(do="unrule", name="dns")
 
     def healed(self) -> str:
         """Of the others: its own is in its /etc/hosts. Who is not connected has none."""
-        found = any(self._ask(self._task, do="found", name=name)["found"] for name in self._boxes.peers(self._task))
+        found = any(self._asked(do="found", name=name)["found"] for name in self._boxes.peers(self._task))
         return "names are found again" if found else ""
 
 
-class Fills(OfOne):
+class Fills(OfBox):
     """tmpfs-full: no room in /tmp, which in a container is memory."""
 
-    _left, alone = "", "without room in /tmp"
+    _left, alone, within = "", "without room in /tmp", True
 
     def inject(self) -> None:
         self._seen = self._try(lambda: self._boxes.fill(self._task), "")
@@ -300,22 +266,17 @@ class Fills(OfOne):
             self._left = self._try(lambda: self._boxes.fill(self._task, on=False), "the engine does not say")
 
 
-class Rate(Injector):
+class Rate(OfBox):
     """rate: a token bucket for all that a task sends."""
 
     holds, lingers, alone = False, True, "slow to send"
 
-    def __init__(self, fault: Fault, wires: Wires) -> None:
-        assert fault.task is not None
-        self._task, self._wires, self._kbit = fault.task, wires, dict(fault.amounts)["kbit_per_s"]
-        self._seen = ""
-
     def refused(self) -> str:
-        there = self._wires.ask(self._task, do="interface")["there"]
+        there = self._asked(do="interface")["there"]
         return "" if there else f"{self._task} was not connected"
 
     def inject(self) -> None:
-        self._wires.ask(self._task, do="rate", kbit=self._kbit)
+        self._asked(do="rate", kbit=self._amounts["kbit_per_s"])
 
     def evidence(self) -> str:
         times = self._waited()
@@ -328,26 +289,13 @@ class Rate(Injector):
 
     def heal(self) -> None:
         self.evidence()
-        self._wires.ask(self._task, do="unrate")
+        self._asked(do="unrate")
 
     def healed(self) -> str:
         return "the token bucket is gone" if self._waited() < 0 else ""
 
     def _waited(self) -> int:
-        return int(self._wires.ask(self._task, do="waited")["times"])
-
-
-def _of_box(fault: Fault, scene: Scene, *, injector: type[OfBox]) -> Injector:
-    return injector(fault, scene.boxes(fault), scene.processes, scene.wires(fault).ask)
-
-
-def _exhausts(fault: Fault, scene: Scene) -> Injector:
-    ask = scene.wires(fault).ask
-    return Exhausts(fault, scene.boxes(fault), scene.processes, ask, by_memory=scene.by_memory)
-
-
-def _moves(fault: Fault, scene: Scene) -> Injector:
-    return Moves(fault, scene.boxes(fault), scene.processes, scene.wires(fault).ask, moved=scene.moved)
+        return int(self._asked(do="waited")["times"])
 
 
 RATE = register(
@@ -356,7 +304,7 @@ RATE = register(
         of=CONTAINER,
         about="all that the task sends leaves at no more than this rate (tbf)",
         evidence="packets that had to wait, counted by the token bucket",
-        injector=lambda fault, scene: Rate(fault, scene.wires(fault)),
+        injector=Rate,
         lasts=True,
         # what a small model's traffic exceeds
         amounts={"kbit_per_s": Amount("kilobits a second", 1000, 8, 10_000_000, drawn=(100, 200))},
@@ -369,7 +317,7 @@ CPU_QUOTA = register(
         of=CONTAINER,
         about="it has only some of a CPU's time",
         evidence="periods in which its time was over, counted by its cgroup",
-        injector=partial(_of_box, injector=Limits),
+        injector=Limits,
         lasts=True,
         # of more, a task that mostly waits may not notice in half a second
         amounts={"percent": Amount("of one CPU's time", 20, 1, 6400, drawn=(5, 10))},
@@ -382,7 +330,7 @@ PAUSE = register(
         of=CONTAINER,
         about="its container is frozen (docker pause), which no process notices",
         evidence="the engine says that it is paused",
-        injector=partial(_of_box, injector=Pauses),
+        injector=Pauses,
         lasts=True,
     )
 )
@@ -392,7 +340,7 @@ DISCONNECT = register(
         of=CONTAINER,
         about="its container is taken from the network, and put back with the same address",
         evidence="its network has no interface but loopback",
-        injector=partial(_of_box, injector=Disconnects),
+        injector=Disconnects,
         lasts=True,
         silences=True,
     )
@@ -403,7 +351,7 @@ DNS = register(
         of=CONTAINER,
         about="it cannot look up the names of other tasks",
         evidence="lookups of the target that were refused",
-        injector=partial(_of_box, injector=Nameless),
+        injector=Nameless,
         lasts=True,
         drawn=False,
     )
@@ -414,7 +362,7 @@ TMPFS_FULL = register(
         of=CONTAINER,
         about="no room in its /tmp",
         evidence="one byte more is refused",
-        injector=partial(_of_box, injector=Fills),
+        injector=Fills,
         lasts=True,
     )
 )
@@ -424,7 +372,7 @@ OOM = register(
         of=CONTAINER,
         about="it is out of memory, so the kernel ends it",
         evidence="the engine says that it was ended for want of memory",
-        injector=_exhausts,
+        injector=Exhausts,
         restarts=True,
         harm=Harm.ENDS,
     )
@@ -435,7 +383,7 @@ NEW_ADDRESS = register(
         of=CONTAINER,
         about="SIGKILL, and it is started again at another address",
         evidence="the process ended by signal 9",
-        injector=_moves,
+        injector=Moves,
         restarts=True,
         again="it is started again elsewhere",
         moves=True,

@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +151,16 @@ class Breaks(Injector):
 
     holds = False
 
-    def __init__(self, fault: Fault, disk: Disk, *, concerns: tuple[str, ...], refusal: int) -> None:
+    def __init__(self, fault: Fault, scene: Scene, *, concerns: tuple[str, ...], refusal: int = 0) -> None:
+        super().__init__(fault, scene)
         self._concerns, self._refusal = concerns, refusal
-        self._disk, self._name = disk, f"{fault.kind} {fault}"
-        self._ms = dict(fault.amounts).get("ms", 0)
-        self._place = 0
-        self._seen = ""
-        self._healing = False
+        self._disk, self._name = scene.mounted(fault), f"{fault.kind} {fault}"
+        self._place, self._healing = 0, False
         self._after: list[Operation] = []  # of its kind, since it was taken away
 
     def inject(self) -> None:
         self._place = self._disk.end
-        self._disk.tell(self._name, self._concerns, errno=self._refusal, ms=self._ms)
+        self._disk.tell(self._name, self._concerns, errno=self._refusal, ms=self._amounts.get("ms", 0))
 
     def evidence(self) -> str:
         self._look()
@@ -197,17 +196,23 @@ class Breaks(Injector):
             self._seen = f"{self._disk.said(first)} {how}{more}"
 
 
-def _breaks(*concerns: str, refusal: int = 0) -> Callable[[Fault, Scene], Injector]:
-    return lambda fault, scene: Breaks(fault, scene.mounted(fault), concerns=concerns, refusal=refusal)
-
-
 REFUSED = "an operation of the target that failed with it"
 FULL, READ_ONLY, UNREADABLE = (
-    register(Kind(name=name, of=DISK, about=about, evidence=REFUSED, injector=breaks, lasts=True, drawn=False))
-    for name, about, breaks in (
-        ("full", "no room: what would take some fails with ENOSPC", _breaks(GROWS, refusal=errno.ENOSPC)),
-        ("read-only", "whatever would change anything fails with EROFS", _breaks(GROWS, CHANGES, refusal=errno.EROFS)),
-        ("unreadable", "opening a file to read it, and reading, fail with EIO", _breaks(READS, refusal=errno.EIO)),
+    register(
+        Kind(
+            name=name,
+            of=DISK,
+            about=about,
+            evidence=REFUSED,
+            injector=partial(Breaks, concerns=concerns, refusal=refusal),
+            lasts=True,
+            drawn=False,
+        )
+    )
+    for name, about, concerns, refusal in (
+        ("full", "no room: what would take some fails with ENOSPC", (GROWS,), errno.ENOSPC),
+        ("read-only", "whatever would change anything fails with EROFS", (GROWS, CHANGES), errno.EROFS),
+        ("unreadable", "opening a file to read it, and reading, fail with EIO", (READS,), errno.EIO),
     )
 )
 SLOW_DISK = register(
@@ -216,7 +221,7 @@ SLOW_DISK = register(
         of=DISK,
         about="each read, write and fsync takes longer",
         evidence="an operation of the target that was delayed",
-        injector=_breaks(TRANSFERS),
+        injector=partial(Breaks, concerns=(TRANSFERS,)),
         lasts=True,
         amounts={"ms": Amount("milliseconds", 200, 1, 60_000)},
         drawn=False,

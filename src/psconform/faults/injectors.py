@@ -61,6 +61,9 @@ class Injector(ABC):
     effect_s = 10.0
     file = unseen = alone = ""
 
+    def __init__(self, fault: Fault, scene: Scene) -> None:
+        self._fault, self._scene, self._amounts, self._seen = fault, scene, dict(fault.amounts), ""
+
     def refused(self) -> str:
         """Why it cannot strike now; empty if it can."""
         return ""
@@ -69,13 +72,12 @@ class Injector(ABC):
     def inject(self) -> None:
         """Bring it about."""
 
-    @abstractmethod
     def evidence(self) -> str:
         """What shows that it has taken effect on the target, empty so far; called often while it lasts."""
+        return self._seen
 
-    @abstractmethod
-    def heal(self) -> None:
-        """Take it away."""
+    def heal(self) -> None:  # noqa: B027
+        """Take it away; the runner starts a task that is to be started, and what is damaged stays so."""
 
     @abstractmethod
     def healed(self) -> str:
@@ -103,6 +105,18 @@ class Injector(ABC):
     def again_s(self) -> float | None:
         """It strikes again so many seconds after it was healed; None: it does not."""
         return None
+
+
+class OfTask(Injector):
+    """One that strikes a task which runs."""
+
+    def __init__(self, fault: Fault, scene: Scene) -> None:
+        super().__init__(fault, scene)
+        assert fault.task is not None
+        self._task, self._processes = fault.task, scene.processes
+
+    def refused(self) -> str:
+        return "" if self._task in self._processes.running else f"{self._task} was not running"
 
 
 Part = TypeVar("Part")

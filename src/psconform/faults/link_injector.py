@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..layout import Link, Task
 from .fault import Fault
-from .injectors import Injector, Life
+from .injectors import Injector, Scene
 from .kinds import kinds
 from .partitions import EVERYBODY
 from .proxies import HOUR_MS, Links
@@ -93,11 +93,12 @@ class Disturbs(Injector):
 
     holds = False
 
-    def __init__(self, fault: Fault, links: Links, *, seed: int, life: Life, toxic: Toxic | None = None) -> None:
+    def __init__(self, fault: Fault, scene: Scene, *, toxic: Toxic | None = None) -> None:
         """``toxic``: what Toxiproxy adds; None: the link holds back, delays or refuses, as the kind's effect says."""
-        self._fault, self._links, self._life, self._of = fault, links, life, links.struck(fault)
+        super().__init__(fault, scene)
+        self._links, self._life = scene.links(fault), scene.life
+        self._of = self._links.struck(fault)
         self._toxic, self._effect_of = toxic, kinds()[fault.kind].effect
-        self._amounts = dict(fault.amounts)
         self._name = f"{fault.kind}-{id(fault):x}"
         self._out: dict[Link, Meter] = {}  # on what the source has dialled
         self._back: dict[Link, Meter] = {}  # on what the destination has dialled
@@ -110,8 +111,8 @@ class Disturbs(Injector):
         self._held: HeldBack | None = None
         self._past: dict[Link, int] = {}  # bytes that were beyond its reach when the meter was set, and still to arrive
         self._first = 0.0  # when there were bytes that were to end their connection
-        self._seen = self._doubt = ""
-        self._jitter = random.Random(f"{seed}:{fault}")
+        self._doubt = ""
+        self._jitter = random.Random(f"{scene.seed}:{fault}")
 
     @property
     def lingers(self) -> bool:  # type: ignore[override]
@@ -310,18 +311,18 @@ class ClosesLate(Injector):
 
     holds = False
 
-    def __init__(self, fault: Fault, links: Links, *, life: Life) -> None:
-        self._fault, self._links, self._life = fault, links, life
-        self._delay_ms = dict(fault.amounts)["ms"]
+    def __init__(self, fault: Fault, scene: Scene) -> None:
+        super().__init__(fault, scene)
+        self._links, self._life = scene.links(fault), scene.life
         self._name = f"{fault.kind}-{id(fault):x}"
         self._lives: dict[Task, int | None] = {}
         self._before: dict[Link, frozenset[int]] = {}  # what the destination has dialled, by its port
         self._usual: dict[Task, int] = {}  # connections of the destinations to themselves, say
-        self._held = self._seen = ""
+        self._held = ""
         self._healed = False
 
     def inject(self) -> None:
-        self._links.add(self._name, "slow_close", self._fault.links, delay=self._delay_ms)
+        self._links.add(self._name, "slow_close", self._fault.links, delay=self._amounts["ms"])
         self._lives = {link.source: self._life(link.source) for link in self._fault.links}
         self._before = {link: self._dialled(link) for link in self._fault.links}
         self._usual = {task: self._more_than_dialled(task) for task in self._destinations()}

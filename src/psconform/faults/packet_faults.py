@@ -15,7 +15,6 @@ from ..layout import Task
 from .fault import Fault
 from .injectors import Injector, Scene
 from .kinds import PACKETS, Amount, Kind, register
-from .pod_network import Wires
 
 
 class Packets(Injector):
@@ -23,14 +22,15 @@ class Packets(Injector):
 
     holds, lingers = False, True  # nobody is harmed before there are packets
 
-    def __init__(self, fault: Fault, wires: Wires, *, number: int, seed: int, done: str, drops: bool = False) -> None:
+    def __init__(self, fault: Fault, scene: Scene, *, done: str, drops: bool = False) -> None:
         """``done``: what `iptables.Mangler` does to a packet; ``drops``: a rule does it, no program looks at it."""
-        self._fault, self._wires, self._seed, self._done, self._drops = fault, wires, seed, done, drops
-        self._name = f"{fault.kind}-{number}"
+        super().__init__(fault, scene)
+        self._wires, self._done, self._drops = scene.wires(fault), done, drops
+        self._name = f"{fault.kind}-{scene.numbers[fault]}"
         self._rules: list[tuple[Task, str, tuple[str, ...]]] = []
         self._matches: list[tuple[Task, tuple[str, ...]]] = []
         self._passing: list[tuple[Task, str]] = []
-        self._seen, self._before, self._lasts, self._numbers = "", 0, False, count()
+        self._before, self._lasts, self._numbers = 0, False, count()
 
     def inject(self) -> None:
         self._lasts = True
@@ -45,8 +45,8 @@ class Packets(Injector):
             if self._drops:
                 ask(task, do="rule", name=name, match=match, target="DROP")
             else:
-                seed = f"{self._seed}:{fault}:{name}"
-                mangle = {"action": self._done, "amounts": dict(fault.amounts), "seed": seed}
+                seed = f"{self._scene.seed}:{fault}:{name}"
+                mangle = {"action": self._done, "amounts": self._amounts, "seed": seed}
                 ask(task, do="rule", name=name, match=match, mangle=mangle)
 
     def _now(self) -> list[tuple[Task, tuple[str, ...]]]:
@@ -112,11 +112,6 @@ class Packets(Injector):
         return dict(self._wires.ask(task, do="counted")["packets"])
 
 
-def _packets(fault: Fault, scene: Scene, *, done: str, drops: bool = False) -> Injector:
-    number = scene.numbers[fault]
-    return Packets(fault, scene.wires(fault), number=number, seed=scene.seed, done=done, drops=drops)
-
-
 COUNTED = "packets of the target that it was done to, counted where they left"
 PERCENT = {"percent": Amount("of the packets", 20, 1, 100, drawn=(20, 40))}
 
@@ -130,7 +125,7 @@ def _kind(
             of=PACKETS,
             about=about,
             evidence=evidence,
-            injector=partial(_packets, done=done, drops=not amounts),
+            injector=partial(Packets, done=done, drops=not amounts),
             lasts=True,
             amounts=amounts or {},
             silences=True,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 
 from ..history.records import Harm
 from .fault import Fault
-from .injectors import Injector, Processes, Scene, Seconds
+from .injectors import Injector, OfTask, Scene
 from .kinds import PROCESS, Amount, Kind, register
 
 PERIOD_S = 0.25
@@ -18,24 +17,16 @@ END_S = 5.0
 """At the end of the run, until a second process that was sent SIGKILL is gone."""
 
 
-class Ends(Injector):
+class Ends(OfTask):
     """kill, term, crash-loop: a signal ends the process. The runner reports that (``ended``) and starts it again."""
 
     ends = starts = True
 
-    def __init__(
-        self, fault: Fault, processes: Processes, *, done: Callable[[], bool], number: int = signal.SIGKILL
-    ) -> None:
-        """``done``: the task has nothing left to do, and may end by itself at any moment; ``number``: the signal."""
-        assert fault.task is not None
-        self._task, self._number, self._processes = fault.task, number, processes
-        self._done = done
-        self._seen = ""
-        amounts = dict(fault.amounts)
-        self._left, self._lives_s = amounts.get("times", 1), amounts.get("lives_ms", 0) / 1000
-
-    def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
+    def __init__(self, fault: Fault, scene: Scene, *, number: int = signal.SIGKILL) -> None:
+        """``number``: the signal."""
+        super().__init__(fault, scene)
+        self._number = number
+        self._left, self._lives_s = self._amounts.get("times", 1), self._amounts.get("lives_ms", 0) / 1000
 
     def inject(self) -> None:
         self._left -= 1
@@ -51,17 +42,11 @@ class Ends(Injector):
         Who is asked to end may do so with any exit status, but one who does it only once all is done has not heeded
         it, and one whom another signal ends (a segmentation fault) has been ended by that. SIGKILL leaves no choice.
         """
-        if status != -self._number and (status < 0 or self._number == signal.SIGKILL or self._done()):
+        if status != -self._number and (status < 0 or self._number == signal.SIGKILL or self._scene.done(self._task)):
             return False
         how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
         self._seen = f"the process ended {how}"
         return True
-
-    def evidence(self) -> str:
-        return self._seen
-
-    def heal(self) -> None:
-        """The runner starts it."""
 
     def healed(self) -> str:
         return "started again"
@@ -78,24 +63,14 @@ class Late(Injector):
     def evidence(self) -> str:
         return "it was not there"
 
-    def heal(self) -> None:
-        """The runner starts it."""
-
     def healed(self) -> str:
         return "started"
 
 
-class Stops(Injector):
+class Stops(OfTask):
     """stop: SIGSTOP, then SIGCONT. The kernel acknowledges what is sent to it meanwhile, so peers see a live socket."""
 
     alone, freezes = "stopped", True
-
-    def __init__(self, fault: Fault, processes: Processes) -> None:
-        assert fault.task is not None
-        self._task, self._processes = fault.task, processes
-
-    def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
 
     def inject(self) -> None:
         self._processes.signal(self._task, signal.SIGSTOP)
@@ -111,25 +86,17 @@ class Stops(Injector):
         return "it goes on" if self._processes.state(self._task) not in ("T", "") else ""
 
 
-class Throttles(Injector):
+class Throttles(OfTask):
     """throttle: a process that has only some of its time, by SIGSTOP and SIGCONT in turn, as cpulimit(1) does it.
 
     No cgroup is needed, and none can be left behind. The process is stopped when it is looked at, so the times are
     rounded up to the next look.
     """
 
-    def __init__(self, fault: Fault, processes: Processes) -> None:
-        assert fault.task is not None
-        self._task, self._processes = fault.task, processes
-        self._share = dict(fault.amounts)["percent"] / 100
-        self._stopped, self._since, self._began = False, 0.0, 0.0
-        self._times, self._away_s = 0, 0.0
-
-    def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
+    _stopped, _since, _times, _away_s = False, 0.0, 0, 0.0
 
     def inject(self) -> None:
-        self._began = time.monotonic()
+        self._share, self._began = self._amounts["percent"] / 100, time.monotonic()
         self._turn(stop=True)
 
     def evidence(self) -> str:
@@ -155,7 +122,7 @@ class Throttles(Injector):
         self._stopped, self._since = stop, time.monotonic()
 
 
-class Twice(Injector):
+class Twice(OfTask):
     """twice: a second process of a task is started beside the first; both claim to be that task.
 
     The task that has arrived where it is injected waits until the second process has begun to record, or has ended: a
@@ -165,30 +132,22 @@ class Twice(Injector):
 
     effect_s = 30.0  # a second process that is started cold has much to load
     unseen = "the second process neither recorded anything nor ended"
-
-    def __init__(self, fault: Fault, processes: Processes, seconds: Seconds) -> None:
-        assert fault.task is not None
-        self._task, self._processes, self._seconds = fault.task, processes, seconds
-        self._pid = 0
-        self._beside = self._lost = False  # both were seen at once; the first was seen to be gone
-        self._seen = self._over = ""
-
-    def refused(self) -> str:
-        return "" if self._task in self._processes.running else f"{self._task} was not running"
+    _pid, _over = 0, ""
+    _beside = _lost = False  # both were seen at once; the first was seen to be gone
 
     def inject(self) -> None:
-        self._pid = self._seconds.start_second(self._task)
+        self._pid = self._scene.seconds.start_second(self._task)
         self._look()
 
     def _look(self) -> None:
         first = self._processes.state(self._task)
         self._lost = self._lost or not first
-        self._beside = self._beside or bool(first and self._seconds.state_of(self._pid))
+        self._beside = self._beside or bool(first and self._scene.seconds.state_of(self._pid))
 
     def evidence(self) -> str:
         if not self._over:
             self._look()
-        claimed = bool(self._over) or self._seconds.recorded(self._pid)
+        claimed = bool(self._over) or self._scene.seconds.recorded(self._pid)
         # on a busy machine it may be over before anybody looks; the first was there before it, and still is
         beside = self._beside or (claimed and not self._lost and bool(self._processes.state(self._task)))
         if beside and claimed and not self._seen:
@@ -204,17 +163,13 @@ class Twice(Injector):
 
     def heal(self) -> None:
         """The run is over, and so must it be."""
-        self._seconds.kill_second(self._pid)
+        self._scene.seconds.kill_second(self._pid)
         deadline = time.monotonic() + END_S
-        while self._seconds.state_of(self._pid) and time.monotonic() < deadline:
+        while self._scene.seconds.state_of(self._pid) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def healed(self) -> str:
-        return "" if self._seconds.state_of(self._pid) else "it ran until the run ended, and was killed"
-
-
-def _ends(fault: Fault, scene: Scene, *, number: int) -> Injector:
-    return Ends(fault, scene.processes, done=partial(scene.done, fault.task), number=number)
+        return "" if self._scene.seconds.state_of(self._pid) else "it ran until the run ended, and was killed"
 
 
 KILL = register(
@@ -223,7 +178,7 @@ KILL = register(
         of=PROCESS,
         about="SIGKILL",
         evidence="the process ended by signal 9",
-        injector=partial(_ends, number=signal.SIGKILL),
+        injector=Ends,
         restarts=True,
         option=True,
         harm=Harm.ENDS,
@@ -235,7 +190,7 @@ TERM = register(
         of=PROCESS,
         about="SIGTERM",
         evidence="the process ended",
-        injector=partial(_ends, number=signal.SIGTERM),
+        injector=partial(Ends, number=signal.SIGTERM),
         restarts=True,
         harm=Harm.ENDS,
     )
@@ -246,7 +201,7 @@ CRASH_LOOP = register(
         of=PROCESS,
         about="SIGKILL, again and again, each time some moments after it was started again",
         evidence="the process ended by signal 9, and was started again, once at least",
-        injector=partial(_ends, number=signal.SIGKILL),
+        injector=Ends,
         restarts=True,
         again="it is started again, and again",
         repeats=True,
@@ -263,7 +218,7 @@ LATE = register(
         of=PROCESS,
         about="started later than the others",
         evidence="it was not there",
-        injector=lambda fault, scene: Late(),
+        injector=Late,
         lasts=True,
         first=True,
         keeps_connections=True,
@@ -277,7 +232,7 @@ STOP = register(
         of=PROCESS,
         about="SIGSTOP, then SIGCONT",
         evidence="the process is in state T",
-        injector=lambda fault, scene: Stops(fault, scene.processes),
+        injector=Stops,
         lasts=True,
         option=True,
         outlasts=True,
@@ -289,7 +244,7 @@ THROTTLE = register(
         of=PROCESS,
         about="SIGSTOP and SIGCONT in turn, so that it has only some of its time",
         evidence="the process was seen stopped, and going on, twice at least",
-        injector=lambda fault, scene: Throttles(fault, scene.processes),
+        injector=Throttles,
         lasts=True,
         amounts={"percent": Amount("of the time that it has", 20, 20, 90, drawn=(20, 40))},
         keeps_connections=True,
@@ -302,7 +257,7 @@ TWICE = register(
         of=PROCESS,
         about="a second process of the task is started beside the first",
         evidence="both ran, and the second recorded something, or ended",
-        injector=lambda fault, scene: Twice(fault, scene.processes, scene.seconds),
+        injector=Twice,
         keeps_connections=True,
         harm=Harm.DOUBLES,
     )

@@ -20,13 +20,13 @@ ENDED = "connections of the target that ended, with both tasks alive"
 def _disturbs(fault: Fault, scene: Scene, *, toxic: Toxic | None = None) -> Injector:
     from .link_injector import Disturbs  # what it imports is an extra
 
-    return Disturbs(fault, scene.links(fault), seed=scene.seed, life=scene.life, toxic=toxic)
+    return Disturbs(fault, scene, toxic=toxic)
 
 
 def _closes_late(fault: Fault, scene: Scene) -> Injector:
     from .link_injector import ClosesLate
 
-    return ClosesLate(fault, scene.links(fault), life=scene.life)
+    return ClosesLate(fault, scene)
 
 
 def _slicer(amounts: dict[str, int]) -> dict[str, int]:
