@@ -20,7 +20,7 @@ from ..layout import Task
 from ..probe import EventLog
 
 if TYPE_CHECKING:
-    from ..faults.in_flight_push import Sent  # what it imports is an extra
+    from ..faults.proxies import Sent  # what it imports is an extra
 
 SENT_S = 5.0
 """Time for a push to be sent; the answers to it are held back meanwhile, which is no fault of the plan."""
