@@ -162,7 +162,7 @@ def test_what_never_struck_is_left_out_at_once(plan):
     ],
 )
 def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, missed, idle):
-    judged = SimpleNamespace(exit_code=0, verdicts=(), history=SimpleNamespace(missed=(missed,)))
+    judged = SimpleNamespace(exit_code=0, history=SimpleNamespace(missed=(missed,)))
     monkeypatch.setattr(replaying, "judge_folder", lambda _: judged)
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
     stop = plan.faults[2]
@@ -232,7 +232,7 @@ def test_what_cannot_be_run_is_not_taken_and_what_was_found_before_stays(plan):
 @pytest.fixture
 def shrinking(plan, tmp_path, monkeypatch):
     """``psconform shrink`` of a run that is not there: ``fails`` says of a plan whether it fails."""
-    before = SimpleNamespace(exit_code=1, verdicts=(SimpleNamespace(guarantee="R6", status="violated"),))
+    before = SimpleNamespace(exit_code=1, names=lambda status: ["R6"])
     fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before, runs=2)
     monkeypatch.setattr(cli_replay, "judge_folder", lambda _: before)
     monkeypatch.setattr(replaying, "stored_plan", lambda _, out: plan)
@@ -303,12 +303,9 @@ def test_what_goes_wrong_in_the_last_run_loses_nothing(shrinking, capsys, monkey
 
 def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
     codes = iter([0, 1, 0, 0])
-    violated = SimpleNamespace(guarantee="R6", status="violated")
-    before = SimpleNamespace(exit_code=1, verdicts=(violated,))
+    before = SimpleNamespace(exit_code=1, names=lambda status: ["R6"])
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
-    monkeypatch.setattr(
-        replaying, "judge_folder", lambda _: SimpleNamespace(exit_code=next(codes), verdicts=before.verdicts)
-    )
+    monkeypatch.setattr(replaying, "judge_folder", lambda _: SimpleNamespace(exit_code=next(codes), names=before.names))
     assert replaying.run_until_it_fails(plan, before, session, times=2)
     assert plan.out.exists()
     plan.out.rmdir()

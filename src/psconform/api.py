@@ -45,7 +45,7 @@ class Run:
     @property
     def violated(self) -> tuple[str, ...]:
         """Names of the guarantees that did not hold."""
-        return tuple(v.guarantee for v in self._judged.verdicts if v.status == "violated")
+        return tuple(self._judged.names("violated"))
 
     @property
     def anomalies(self) -> tuple[Anomaly, ...]:

@@ -76,7 +76,7 @@ def shrink(
         raise BadInput(str(folder), "violates nothing, so there is nothing to shrink")
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     failures, up_to = enough(k=failing, n=runs)
-    violated = ", ".join(replaying.violated_in(before))
+    violated = ", ".join(before.names("violated"))
     console.print(
         f"shrinking {_size(plan)}, which violates {violated}; it is run as it was until "
         f"it has failed {failures} times, up to {up_to} times"

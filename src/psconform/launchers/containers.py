@@ -34,7 +34,7 @@ WRITTEN = ("events", "vectors", "done", "checkpoints")
 
 
 class DockerLauncher:
-    """Starts tasks in containers, with the Docker engine of this machine.
+    """Starts tasks in containers, with the Docker engine of this machine; a `Launcher`, and `Pods`.
 
     Args:
         image: what tasks run in; empty: the trainer's own.
@@ -170,15 +170,12 @@ class DockerLauncher:
         return f"{name}:{port}"
 
     def ended_by_memory(self, task: Task) -> bool:
-        """The kernel has ended its latest process for want of memory."""
         return task in self._out_of_memory
 
     def ask_pod(self, task: Task, **request: Any) -> dict[str, Any]:
-        """A request to the helper of a task's pod, and its answer; raises PsconformError."""
         return self._helpers[task].ask(**request)
 
     def toxiproxy(self) -> tuple[str, str]:
-        """Start the proxies of this run; returns the URL of Toxiproxy, and the address at which its proxies listen."""
         assert self._cluster is not None
         need(toxiproxy_image(), own=True)
         self._start_helpers([TOXIPROXY])
@@ -189,7 +186,6 @@ class DockerLauncher:
         return f"http://{ip}:{TOXIPROXY_PORT}", ip
 
     def toxiproxy_runs(self) -> bool:
-        """It was started, and has not ended."""
         return self._companion is not None and self._companion.runs
 
     def seen(self, path: Path) -> str:
@@ -239,7 +235,6 @@ class DockerLauncher:
                     os.chown(part, int(uid), int(gid))
 
     def poll(self, timeout: float) -> list[Ended]:
-        """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
         ended: list[Ended] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -252,38 +247,31 @@ class DockerLauncher:
 
     @property
     def running(self) -> tuple[Task, ...]:
-        """Tasks that have not ended."""
         return tuple(self._processes[n].task for n in sorted(self._running) if not self._processes[n].second)
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group."""
         if (process := self._of(task)) is not None and process.pid:
             self.ask_pod(task, do="signal", pid=process.pid, number=number, group=True)
 
     def ask(self, task: Task, pid: int, number: int) -> bool:
-        """Send a signal to one process of a task's pod, by its id there; returns whether it was sent."""
         if self._of(task) is None:
             return False
         return bool(self.ask_pod(task, do="signal", pid=pid, number=number, group=False)["done"])
 
     def state(self, task: Task) -> str:
-        """State letter of a task's process; empty if it is gone."""
         return self.state_of(self._latest.get(task, 0))
 
     def state_of(self, pid: int) -> str:
-        """State letter of a process by the number that ``start`` has returned; empty if it is gone."""
         process = self._processes.get(pid)
         if process is None or not process.pid or pid not in self._running:
             return ""
         return str(self.ask_pod(process.task, do="state", pid=process.pid)["state"])
 
     def whose(self, group: int) -> str:
-        """The task whose process group it is, or was in this run, as this machine counts; empty if none's."""
         found = (process.task for process in self._processes.values() if process.running.host_pid == group)
         return str(next(found, ""))
 
     def kill_second(self, pid: int) -> None:
-        """SIGKILL to a second process of a task, and to what it has started."""
         process = self._processes.get(pid)
         if process is not None and process.second and pid in self._running:
             self.ask_pod(process.task, do="signal", pid=process.pid, number=signal.SIGKILL, group=True)

@@ -38,7 +38,7 @@ HERE = "127.0.0.1,localhost"
 
 
 class LocalLauncher:
-    """Starts tasks as processes on this machine, under one keeper.
+    """Starts tasks as processes on this machine, under one keeper; a `Launcher`.
 
     Args:
         preload: modules that the keeper imports once; tasks with an entry point are forked from it. None: tasks are
@@ -151,7 +151,6 @@ class LocalLauncher:
         self._send(scratch=str(place), on=mine)
 
     def poll(self, timeout: float) -> list[Ended]:
-        """Ends of tasks; waits up to ``timeout`` seconds for the first one."""
         with contextlib.suppress(queue.Empty):
             self._take(self._reports.get(block=not self._ended, timeout=timeout))
             while True:
@@ -161,15 +160,12 @@ class LocalLauncher:
 
     @property
     def running(self) -> tuple[Task, ...]:
-        """Tasks that have not ended."""
         return tuple(task for key, task in self._running.items() if key not in self._seconds)
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group."""
         self._send(signal=self._keys.get(task, ""), number=number)
 
     def ask(self, task: Task, pid: int, number: int) -> bool:
-        """Send a signal to one process, if it belongs to this running task; returns whether it did."""
         group = self._started.get(self._keys.get(task, ""), 0)
         try:
             if not group or os.getpgid(pid) != group:
@@ -180,19 +176,15 @@ class LocalLauncher:
         return True
 
     def state(self, task: Task) -> str:
-        """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
         return process_state(self._started.get(self._keys.get(task, ""), 0))
 
     def whose(self, group: int) -> str:
-        """The task whose process group it is, or was in this run; empty if none's."""
         return next((key.split("/")[1] for key, pid in self._started.items() if pid == group), "")
 
     def state_of(self, pid: int) -> str:
-        """State letter of a process that ``start`` has returned; empty if it is gone or cannot be told."""
         return process_state(pid) if pid in self._started.values() else ""
 
     def kill_second(self, pid: int) -> None:
-        """SIGKILL to a second process of a task, and to what it has started."""
         for key in self._running.keys() & self._seconds:
             if self._started.get(key) == pid:
                 self._send(signal=key, number=signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -184,10 +184,8 @@ class FaultScheduler:
         for arrival in self._control.arrivals():
             self._arrived(arrival)
         for one in self._all:
-            try:
+            with self._failing(one):
                 self._tick(one, now, self._began, heard_s=heard_s)
-            except PsconformError as error:
-                self._failed(one, error)
 
     def _tick(self, one: _Scheduled, now: float, began: float, *, heard_s: float) -> None:
         if one.state is State.WAITING:
@@ -202,14 +200,18 @@ class FaultScheduler:
         elif one.state is State.HEALING:
             self._watch_healing(one, now)
 
-    def _failed(self, one: _Scheduled, error: PsconformError) -> None:
+    @contextlib.contextmanager
+    def _failing(self, one: _Scheduled) -> Iterator[None]:
         """A Toxiproxy that others use was reset, or is gone, or does not answer; the record goes on."""
-        lasts = one.state in ACTIVE
-        one.to(State.FAILED, str(error))
-        self._let_go(one)
-        if lasts:
-            with contextlib.suppress(PsconformError):
-                one.injector.heal()  # as far as that goes
+        try:
+            yield
+        except PsconformError as error:
+            lasts = one.state in ACTIVE
+            one.to(State.FAILED, str(error))
+            self._let_go(one)
+            if lasts:
+                with contextlib.suppress(PsconformError):
+                    one.injector.heal()  # as far as that goes
 
     def heal_all(self) -> None:
         """The run is over: all that lasts is taken away, so that nothing of it is left anywhere."""
@@ -262,18 +264,14 @@ class FaultScheduler:
                 one.since = time.monotonic()
                 one.sent = self._hold(Task.parse(arrival.task))
                 continue
-            try:
+            with self._failing(one):
                 self._inject(one, arrival)
-            except PsconformError as error:
-                self._failed(one, error)
         for one in (one for one in self._all if one.fault.links):
-            try:
+            with self._failing(one):
                 if one.state in ACTIVE:
                     self._watch(one, time.monotonic())
                 elif one.state is State.HEALING:
                     self._watch_healing(one, time.monotonic())
-            except PsconformError as error:
-                self._failed(one, error)
         self._release(arrival)
 
     def _inject(self, one: _Scheduled, arrival: Arrival | None) -> None:
@@ -287,11 +285,7 @@ class FaultScheduler:
         one.to(State.INJECTED)
         one.since = time.monotonic()
         one.held = arrival if one.injector.holds else None
-        try:
-            one.injector.inject()
-        except PsconformError as error:
-            self._failed(one, error)
-            return
+        one.injector.inject()
         one.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         one.on_ns = time.monotonic_ns()
 
@@ -371,23 +365,19 @@ class FaultScheduler:
         if not one.observed and (evidence := one.injector.evidence()):
             self._observed(one, evidence)
         one.off_ns = time.monotonic_ns()  # until then it was there for sure
-        try:
+        one.to(State.HEALING)  # should it fail, it is not tried a second time
+        with self._failing(one):
             one.injector.heal()
-        except PsconformError as error:
-            one.to(State.HEALING)  # it is not tried a second time
-            self._failed(one, error)
-            return
-        if one.injector.starts and one.fault.task is not None:
-            self._restart(one.fault.task)
-            self._healed(one, one.injector.healed())
-            again_s = one.injector.again_s()
-            if again_s is not None:
-                one.to(State.WAITING)
-                one.again = time.monotonic() + again_s
-            return
-        one.to(State.HEALING)
-        one.since = time.monotonic()
-        self._let_go(one)
+            if one.injector.starts and one.fault.task is not None:
+                self._restart(one.fault.task)
+                self._healed(one, one.injector.healed())
+                again_s = one.injector.again_s()
+                if again_s is not None:
+                    one.to(State.WAITING)
+                    one.again = time.monotonic() + again_s
+                return
+            one.since = time.monotonic()
+            self._let_go(one)
 
     def _watch_healing(self, one: _Scheduled, now: float) -> None:
         healed = one.injector.healed() or (one.injector.gone() if now - one.since > GONE_S else "")

@@ -21,7 +21,7 @@ from ..targets.reference import MODULE, REFERENCE
 from .container_setup import Limits, containers_of
 from .layout_file import FILE, read_layout
 from .plan import FAULTS, Plan, check_faults, check_phases
-from .series import Series
+from .series import Outcome, Series
 from .session import Session
 from .stragglers import with_faults, without_faults
 from .verdicts import Judged, judge_folder
@@ -136,26 +136,21 @@ class Replay:
     @property
     def came_back(self) -> int:
         """How many runs ended as the stored one: all valid, undecided, or with one of the same guarantees violated."""
-        return sum(same_verdict(self.before, o.exit_code, o.names("violated")) for o in self.series.outcomes)
+        return sum(same_verdict(self.before, outcome) for outcome in self.series.outcomes)
 
     @property
     def summary(self) -> str:
         """One line."""
-        violated = violated_in(self.before)
-        word = {0: "valid", 1: f"violated {', '.join(violated)}", 2: "unknown"}[self.before.exit_code]
+        violated = ", ".join(self.before.names("violated"))
+        word = {0: "valid", 1: f"violated {violated}", 2: "unknown"}[self.before.exit_code]
         return f"the verdict ({word}) came back in {self.came_back} of {len(self.series.outcomes)} runs"
 
 
-def violated_in(judged: Judged) -> list[str]:
-    """Names of the guarantees that did not hold."""
-    return [verdict.guarantee for verdict in judged.verdicts if verdict.status == "violated"]
-
-
-def same_verdict(before: Judged, exit_code: int, violated: Sequence[str]) -> bool:
+def same_verdict(before: Judged, now: Judged | Outcome) -> bool:
     """Whether a run says what the stored one said; which reads show a bug, and so which checks, may differ."""
-    if before.exit_code != exit_code:
+    if before.exit_code != now.exit_code:
         return False
-    return exit_code != 1 or bool(set(violated) & set(violated_in(before)))
+    return now.exit_code != 1 or bool(set(now.names("violated")) & set(before.names("violated")))
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ class Fails:
         self.session.run(dataclasses.replace(plan, out=folder))
         judged = judge_folder(folder)
         shutil.rmtree(folder)
-        failed = same_verdict(self.before, judged.exit_code, violated_in(judged))
+        failed = same_verdict(self.before, judged)
         return Seen(failed, frozenset(fault for fault in plan.faults if _idle(fault, judged)))
 
 
@@ -197,7 +192,7 @@ def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: i
     for left in reversed(range(times)):
         session.run(plan)
         judged = judge_folder(plan.out)
-        if same_verdict(before, judged.exit_code, violated_in(judged)):
+        if same_verdict(before, judged):
             return True
         if left:
             shutil.rmtree(plan.out)

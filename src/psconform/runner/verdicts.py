@@ -15,7 +15,7 @@ from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
 from ..probe import ORDER, Ledger
-from ..verdict import Verdict, exit_code
+from ..verdict import Status, Verdict, exit_code
 from .figures import Curves, Timing, curves_of, timing_of
 
 
@@ -35,6 +35,10 @@ class Judged:
     def exit_code(self) -> int:
         """0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown."""
         return exit_code(self.verdicts)
+
+    def names(self, status: Status) -> list[str]:
+        """The guarantees with this verdict."""
+        return [verdict.guarantee for verdict in self.verdicts if verdict.status == status]
 
     def as_dict(self) -> dict[str, Any]:
         """For --json and verdicts.json."""
