@@ -16,7 +16,7 @@ from psconform.workloads import digits, serial
 from psconform.workloads.serial import Rule
 
 from .test_target_toml import GOOD, load, refused
-from .training import sync_training
+from .training import drift, errors_of_steps, serial_sgd, sync_training
 
 HALVED = {"optimizer": "sgd", "schedule": "halving", "learning_rate": 0.1}
 WITH_MOMENTUM = {"optimizer": "momentum", "schedule": "constant", "learning_rate": 0.01}
@@ -57,7 +57,7 @@ def test_the_rate_halves_every_fifty_updates():
 
 def test_serial_training_of_plain_sgd_is_serial_sgd():
     model, options = Quadratic(), {"start": Quadratic().initial(1), "steps": 20}
-    path = serial.serial_sgd(model, None, None, **options, learning_rate=0.3)
+    path = serial_sgd(model, None, None, **options, learning_rate=0.3)
     other = serial.serial_training(model, None, None, **options, rule=Rule(learning_rate=0.3))
     np.testing.assert_array_equal(path, other)
 
@@ -70,8 +70,8 @@ def test_float32_stays_within_the_tolerances(model, rule):
     options = {"start": model.initial(3), "steps": 120, "rule": rule}
     path = serial.serial_training(model, data, batches, **options)
     reads = sync_training(model, data, batches, **options, order=np.random.default_rng(0))
-    assert (serial.drift(reads, path)[1:] < serial.drift_tolerance(120)[1:] / 5).all()
-    assert serial.errors_of_steps(model, data, batches, reads=reads, rule=rule).max() < serial.STEP_ERROR / 5
+    assert (drift(reads, path)[1:] < serial.drift_tolerance(120)[1:] / 5).all()
+    assert errors_of_steps(model, data, batches, reads=reads, rule=rule).max() < serial.STEP_ERROR / 5
 
 
 @pytest.mark.parametrize(

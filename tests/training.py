@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections.abc import Sequence
 
-from psconform.models import Batches
+import numpy as np
+from numpy.typing import NDArray
+
+from psconform.models import Batches, Data, Model, Vector
 from psconform.optimizers import HALVE_EVERY
+from psconform.workloads.serial import Rule, Trajectory, serial_training, union_gradient
 
 
 def update32(rule, moments, gradient, updates):
@@ -78,3 +83,101 @@ def async_sgd(model, data, batches: Batches, *, start, steps, learning_rate, see
         reads[worker], read_at[worker] = theta, version + 1
         done[worker] += 1
     return theta, np.array(staleness)
+
+
+def serial_sgd(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    start: Vector,
+    steps: int,
+    learning_rate: float,
+) -> Trajectory:
+    """Parameters of serial SGD before step 0, 1, ..., and after the last: float64[steps + 1, size]."""
+    return delayed_sgd(model, data, batches, start=start, steps=steps, learning_rate=learning_rate, delay=0)
+
+
+def delayed_sgd(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    start: Vector,
+    steps: int,
+    learning_rate: float,
+    delay: int,
+) -> Trajectory:
+    """Like `serial_sgd`, but each gradient is taken at the parameters of ``delay`` steps ago.
+
+    x[k+1] = x[k] - learning_rate * gradient(x[max(0, k - delay)]; union batch of step k).
+    """
+    rule = Rule(learning_rate=learning_rate)
+    return serial_training(model, data, batches, start=start, steps=steps, rule=rule, delay=delay)
+
+
+def drift(reads: Sequence[Vector], path: Trajectory) -> NDArray[np.float64]:
+    """Relative distance |reads[k] - path[k]| / |path[k]| (Euclidean) for every k, float64[steps + 1].
+
+    NaN counts as inf. Raises ValueError if they do not have the same length.
+    """
+    if len(reads) != len(path):
+        raise ValueError(f"{len(reads)} reads, but the path has {len(path)} points")
+    return _relative(np.asarray(reads, np.float64) - path, path)
+
+
+def step_errors(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    reads: Sequence[Vector],
+    learning_rate: float,
+) -> NDArray[np.float64]:
+    """How far each step of a run is from the serial step taken where the run stood: float64[len(reads) - 1].
+
+    |reads[k+1] - (reads[k] - learning_rate * union gradient(reads[k]))| / |reads[k]|, in float64: nothing accumulates.
+    """
+    return errors_of_steps(model, data, batches, reads=reads, rule=Rule(learning_rate=learning_rate))
+
+
+def errors_of_steps(
+    model: Model,
+    data: Data | None,
+    batches: Batches | None,
+    *,
+    reads: Sequence[Vector],
+    rule: Rule,
+) -> NDArray[np.float64]:
+    """Like `step_errors`, with any update rule: its moments are those of the gradients where the run stood."""
+    path, moments = np.asarray(reads, np.float64), rule.begin(model.size)
+    expected = np.empty_like(path[1:])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step, theta in enumerate(path[:-1]):
+            gradient = union_gradient(model, data, batches, theta=theta, step=step)
+            change, moments = rule.update(moments, gradient, step)
+            expected[step] = theta - change
+    return _relative(path[1:] - expected, path[:-1])
+
+
+def _relative(difference: Trajectory, path: Trajectory) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        result = np.linalg.norm(difference, axis=1) / np.linalg.norm(path, axis=1)
+    return np.where(np.isnan(result), np.where(difference.any(axis=1), np.inf, 0.0), result)
+
+
+def rate_sync(*, mu: float, L: float, learning_rate: float) -> float:
+    """Factor by which the distance to the optimum shrinks per step without delay: max |1 - lr h| over h in mu..L.
+
+    Source: Boyd, Vandenberghe, Convex Optimization, 9.3; Nesterov, Introductory Lectures on Convex Optimization, 1.2.3.
+    """
+    return max(abs(1 - learning_rate * mu), abs(1 - learning_rate * L))
+
+
+def largest_stable_rate(*, curvature: float, delay: int) -> float:
+    """The learning rate from which a fixed delay makes gradient descent diverge: 2 sin(pi / (2 (2 d + 1))) / h.
+
+    Source: Levin, May 1976, A note on difference-delay equations. 2 / h at d = 0, 1 / h at d = 1, about
+    pi / (2 d h) beyond.
+    """
+    return 2 * math.sin(math.pi / (2 * (2 * delay + 1))) / curvature

@@ -126,7 +126,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         gaps=(),
         workload=manifest.workload,
         samples=samples,
-        data=_data(folder) if SAMPLES in manifest.workload.shows else None,
+        data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
@@ -150,7 +150,8 @@ def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:
         raise Malformed(path, problem, line=1)
 
 
-def _data(folder: Path) -> Data:
+def read_data(folder: Path) -> Data:
+    """What was trained on; raises Malformed, naming the file, if it is missing or something else."""
     try:
         return Data.load(folder / DATA)
     except OSError as error:

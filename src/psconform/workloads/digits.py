@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import BadInput, Malformed
+from ..errors import BadInput
 from ..models import Data
+from ..trained import DATA
 
-FILE = "digits.npz"
 TEST = 450
 """Samples set aside for testing; the other 1347 are for training."""
 
@@ -36,20 +36,10 @@ def load() -> Data:
 
 def write_data(folder: Path) -> Path:
     """Write the digits into a run folder; returns the path of ``digits.npz`` in it, the same bytes every time."""
-    data, path = load(), folder / FILE
+    data, path = load(), folder / DATA
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
     with os.fdopen(handle, "wb") as file:  # under its name only when whole: trainers may be waiting for it
         np.savez(file, train_x=data.train_x, train_y=data.train_y, test_x=data.test_x, test_y=data.test_y)
     Path(temporary).chmod(0o644)
     Path(temporary).replace(path)
     return path
-
-
-def read_data(path: Path) -> Data:
-    """Read what `write_data` wrote; Malformed, naming the path, if it is missing or something else."""
-    try:
-        return Data.load(path)
-    except OSError as error:
-        raise Malformed(path, f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise Malformed(path, str(error).removeprefix(f"{path}: ")) from error

@@ -6,20 +6,10 @@ Each coordinate of the `Quadratic` is such a problem of its own, whatever the de
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Quadratic, Vector
-
-
-def rate_sync(*, mu: float, L: float, learning_rate: float) -> float:
-    """Factor by which the distance to the optimum shrinks per step without delay: max |1 - lr h| over h in mu..L.
-
-    Source: Boyd, Vandenberghe, Convex Optimization, 9.3; Nesterov, Introductory Lectures on Convex Optimization, 1.2.3.
-    """
-    return max(abs(1 - learning_rate * mu), abs(1 - learning_rate * L))
 
 
 def rate_delayed(*, curvature: float, learning_rate: float, delay: int) -> float:
@@ -28,20 +18,13 @@ def rate_delayed(*, curvature: float, learning_rate: float, delay: int) -> float
     The largest modulus of a root of z^(d+1) - z^d + lr h = 0. A small delay makes a slowly converging coordinate
     slightly *faster* (staleness acts like momentum: Mitliagkas et al. 2016, Asynchrony begets momentum).
     """
-    polynomial = np.zeros(_delay(delay) + 2)
+    if delay < 0:
+        raise ValueError(f"delay must be at least 0, got {delay}")
+    polynomial = np.zeros(delay + 2)
     polynomial[0] = 1
     polynomial[1] -= 1
     polynomial[-1] += learning_rate * curvature
     return float(np.abs(np.roots(polynomial)).max())
-
-
-def largest_stable_rate(*, curvature: float, delay: int) -> float:
-    """The learning rate from which a fixed delay makes gradient descent diverge: 2 sin(pi / (2 (2 d + 1))) / h.
-
-    Source: Levin, May 1976, A note on difference-delay equations. 2 / h at d = 0, 1 / h at d = 1, about
-    pi / (2 d h) beyond.
-    """
-    return 2 * math.sin(math.pi / (2 * (2 * _delay(delay) + 1))) / curvature
 
 
 def measured_bound(
@@ -75,9 +58,3 @@ def measured_bound(
             sums[k + 1] = sums[k] + bounds[k - delay]
     last: NDArray[np.float64] = bounds[-1]
     return np.where(np.isnan(last), np.inf, last)
-
-
-def _delay(delay: int) -> int:
-    if delay < 0:
-        raise ValueError(f"delay must be at least 0, got {delay}")
-    return delay

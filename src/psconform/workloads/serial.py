@@ -11,7 +11,7 @@ TensorFlow 2.21 on the CPU: the relative distance after k steps was at most
 `DRIFT` x sqrt(k + 1) leaves a factor of 2.5 to 20. One gradient lost in 600 steps, of one of four workers, is 1e-3 at
 once and still 2e-4 after 300 further steps, where 1.2e-5 is allowed. A learning rate at which training itself is
 unstable (`Mlp` at 2, `Softmax` at 4) multiplies every rounding, and no tolerance on the path can hold; there, and to
-name the step that is wrong, use `step_errors`, which judges each step from where the run itself stood.
+name the step that is wrong, C1 judges each step from where the run itself stood.
 
 With momentum, Adam and a schedule (`Rule`) the same tolerances hold. Measured in numpy for the same models and
 `Quadratic`, 2 and 4 workers, 300 steps, at the usual learning rates (momentum up to ten times those): the distance was
@@ -23,7 +23,6 @@ the path, for there a nudge of the parameters grows likewise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,9 +77,9 @@ class Rule:
 
 Trajectory = NDArray[np.float64]
 DRIFT = 5e-7
-"""Tolerance of `drift` in float32, times sqrt(step + 1); TF32 and bfloat16 are not float32."""
+"""Tolerance of the distance from serial SGD in float32, times sqrt(step + 1); TF32 and bfloat16 are not float32."""
 STEP_ERROR = 1e-6
-"""Tolerance of `step_errors` in float32. Measured: 2.3e-8 to 4.1e-8 at learning rates up to 1, 1.7e-7 at 2."""
+"""Tolerance of one step in float32. Measured: 2.3e-8 to 4.1e-8 at learning rates up to 1, 1.7e-7 at 2."""
 
 
 def union_gradient(model: Model, data: Data | None, batches: Batches | None, *, theta: Vector, step: int) -> Vector:
@@ -92,37 +91,6 @@ def union_gradient(model: Model, data: Data | None, batches: Batches | None, *, 
         return model.gradient(theta, None, None)
     _, ids = batches.union(step)
     return model.gradient(theta, data.train_x[ids], data.train_y[ids])
-
-
-def serial_sgd(
-    model: Model,
-    data: Data | None,
-    batches: Batches | None,
-    *,
-    start: Vector,
-    steps: int,
-    learning_rate: float,
-) -> Trajectory:
-    """Parameters of serial SGD before step 0, 1, ..., and after the last: float64[steps + 1, size]."""
-    return delayed_sgd(model, data, batches, start=start, steps=steps, learning_rate=learning_rate, delay=0)
-
-
-def delayed_sgd(
-    model: Model,
-    data: Data | None,
-    batches: Batches | None,
-    *,
-    start: Vector,
-    steps: int,
-    learning_rate: float,
-    delay: int,
-) -> Trajectory:
-    """Like `serial_sgd`, but each gradient is taken at the parameters of ``delay`` steps ago.
-
-    x[k+1] = x[k] - learning_rate * gradient(x[max(0, k - delay)]; union batch of step k).
-    """
-    rule = Rule(learning_rate=learning_rate)
-    return serial_training(model, data, batches, start=start, steps=steps, rule=rule, delay=delay)
 
 
 def serial_training(
@@ -148,56 +116,6 @@ def serial_training(
     return path
 
 
-def drift(reads: Sequence[Vector], path: Trajectory) -> NDArray[np.float64]:
-    """Relative distance |reads[k] - path[k]| / |path[k]| (Euclidean) for every k, float64[steps + 1].
-
-    NaN counts as inf. Raises ValueError if they do not have the same length.
-    """
-    if len(reads) != len(path):
-        raise ValueError(f"{len(reads)} reads, but the path has {len(path)} points")
-    return _relative(np.asarray(reads, np.float64) - path, path)
-
-
 def drift_tolerance(steps: int) -> NDArray[np.float64]:
-    """What `drift` may be in float32 after 0, 1, ..., steps steps: DRIFT x sqrt(k + 1), float64[steps + 1]."""
+    """How far from serial SGD float32 may be after 0, 1, ..., steps steps: DRIFT x sqrt(k + 1), float64[steps + 1]."""
     return DRIFT * np.sqrt(np.arange(1, steps + 2, dtype=np.float64))
-
-
-def step_errors(
-    model: Model,
-    data: Data | None,
-    batches: Batches | None,
-    *,
-    reads: Sequence[Vector],
-    learning_rate: float,
-) -> NDArray[np.float64]:
-    """How far each step of a run is from the serial step taken where the run stood: float64[len(reads) - 1].
-
-    |reads[k+1] - (reads[k] - learning_rate * union gradient(reads[k]))| / |reads[k]|, in float64: nothing accumulates.
-    """
-    return errors_of_steps(model, data, batches, reads=reads, rule=Rule(learning_rate=learning_rate))
-
-
-def errors_of_steps(
-    model: Model,
-    data: Data | None,
-    batches: Batches | None,
-    *,
-    reads: Sequence[Vector],
-    rule: Rule,
-) -> NDArray[np.float64]:
-    """Like `step_errors`, with any update rule: its moments are those of the gradients where the run stood."""
-    path, moments = np.asarray(reads, np.float64), rule.begin(model.size)
-    expected = np.empty_like(path[1:])
-    with np.errstate(over="ignore", invalid="ignore"):
-        for step, theta in enumerate(path[:-1]):
-            gradient = union_gradient(model, data, batches, theta=theta, step=step)
-            change, moments = rule.update(moments, gradient, step)
-            expected[step] = theta - change
-    return _relative(path[1:] - expected, path[:-1])
-
-
-def _relative(difference: Trajectory, path: Trajectory) -> NDArray[np.float64]:
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        result = np.linalg.norm(difference, axis=1) / np.linalg.norm(path, axis=1)
-    return np.where(np.isnan(result), np.where(difference.any(axis=1), np.inf, 0.0), result)
