@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -13,12 +14,8 @@ from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .reads import taken_back
 from .registry import at_most, check
 
-__all__ = ["Rollback", "fencing", "restored_cut", "rollback", "rollbacks", "unrecorded"]
-
-
-def rollbacks(history: History) -> tuple[Rollback, ...]:
-    """All restores, in the order of the epochs that they began."""
-    return history.rollbacks
+Amiss = Callable[[History, Worker, int, Rollback], Iterable[str]]
+"""What is wrong with a read of a worker, which is its first after a rollback."""
 
 
 @check("R3", "rollback", dimension="recovery", needs=(COUNTS,))
@@ -46,14 +43,14 @@ def rollback(history: History) -> Verdict:
         return unknown(history.no_final)
     if reason := next((f"{line}: {doubt}" for line, doubt in _too_old(history) if doubt), unrecorded(history)):
         return unknown(reason)
-    count = len(rollbacks(history))
+    count = len(history.rollbacks)
     again = sum(int((worker.pushes.attempts - 1).sum()) for worker in history.workers)
     return valid(f"{count} rollback(s), {again} gradients sent again", rollbacks=count, sent_again=again)
 
 
 def _too_old(history: History) -> Iterator[tuple[str, str]]:
     """Rollbacks to another than the newest durable checkpoint, and why one is perhaps none; empty: it is one."""
-    for back in rollbacks(history):
+    for back in history.rollbacks:
         newest = back.newest
         if newest is not None and (older := back.older(newest)) is not False:
             doubt = "" if older else "made by another task, so nobody can tell which is older"
@@ -70,7 +67,7 @@ def unrecorded(history: History) -> str:
 
     Nobody can tell whether it ended at a durable one.
     """
-    backs = rollbacks(history)
+    backs = history.rollbacks
     for back in backs:
         if back.restore.epoch and back.checkpoint is None:
             return f"{back.text}, {back.unclear or 'which nobody recorded (probe.checkpoint)'}"
@@ -109,7 +106,7 @@ def _gone_back(history: History, worker: Worker) -> Iterator[str]:
 
 def restored_cut(history: History) -> Verdict:
     """R4 on a ledger: see `restored_state.one_cut`."""
-    return _first_reads(history, fenced=False)
+    return _first_reads(history, partial(_against_cut, fenced=False))
 
 
 @check("R6", "fencing", dimension="recovery", needs=(COUNTS,))
@@ -122,13 +119,31 @@ def fencing(history: History) -> Verdict:
 
     Assumes: as R4.
     """
-    return _first_reads(history, fenced=True)
+    return _first_reads(history, partial(_against_cut, fenced=True))
 
 
-def _first_reads(history: History, *, fenced: bool) -> Verdict:
-    """What is wrong with first reads after a rollback: a gradient that was to be fenced off, or else all others."""
-    backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    reason = unrecorded(history)
+@check("R7", "torn checkpoint", dimension="recovery", needs=(COUNTS,))
+def whole_checkpoint(history: History) -> Verdict:
+    """R7: a checkpoint cut short by a crash or a full disk is never restored; the one before it is.
+
+    A gradient stands twice in each variable, near its start and near its end, and what marks who initialised stands
+    between. In its first read after a rollback a worker sees both halves of each gradient that the checkpoint holds,
+    and the mark: of a file that is cut short, or of which a part is still empty, one half is missing. (If whole
+    gradients are missing, it is another state: that is R4.)
+
+    Assumes: as R4.
+    """
+    return _first_reads(history, lambda *read: at_most(_halves(*read)), also_final=True)
+
+
+def restores(history: History) -> list[Rollback]:
+    """Those of a recorded checkpoint."""
+    return [back for back in history.rollbacks if back.restore.epoch and back.checkpoint is not None]
+
+
+def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) -> Verdict:
+    """What is wrong with the first read of each worker after each rollback."""
+    backs, reason = restores(history), unrecorded(history)
     if not backs and not reason:
         return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
     if history.shards is None:
@@ -136,10 +151,10 @@ def _first_reads(history: History, *, fenced: bool) -> Verdict:
     lines, looked = [], 0
     for back in backs:
         for worker in history.workers:
-            first = np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist()
-            if first and not worker.reads.final[first[0]]:
-                looked += 1
-                lines += list(_against_cut(history, worker, first[0], back, fenced=fenced))
+            for index in np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist():
+                if also_final or not worker.reads.final[index]:
+                    looked += 1
+                    lines += list(amiss(history, worker, index, back))
     if lines:
         return violated(lines)
     if reason or not looked:
@@ -171,37 +186,6 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
                 )
             elif len(seen) == 1 and fenced:
                 yield f"{back.text}; {where} with {history.gradient(peer, int(seen[0]))}, pushed before that"
-
-
-@check("R7", "torn checkpoint", dimension="recovery", needs=(COUNTS,))
-def whole_checkpoint(history: History) -> Verdict:
-    """R7: a checkpoint cut short by a crash or a full disk is never restored; the one before it is.
-
-    A gradient stands twice in each variable, near its start and near its end, and what marks who initialised stands
-    between. In its first read after a rollback a worker sees both halves of each gradient that the checkpoint holds,
-    and the mark: of a file that is cut short, or of which a part is still empty, one half is missing. (If whole
-    gradients are missing, it is another state: that is R4.)
-
-    Assumes: as R4.
-    """
-    backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    reason = unrecorded(history)
-    if not backs and not reason:
-        return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
-    if history.shards is None:
-        return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
-    lines, looked = [], 0
-    for back in backs:
-        for worker in history.workers:
-            first = np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist()
-            looked += len(first)
-            for index in first:
-                lines += list(at_most(_halves(history, worker, index, back)))
-    if lines:
-        return violated(lines)
-    if reason or not looked:
-        return unknown(reason or "no worker read after a rollback")
-    return valid(f"{len(backs)} rollback(s)")
 
 
 def _halves(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..history.model import FAILED, History, Worker
+from ..history.rollbacks import Rollback
 from ..optimizers import MOMENTS
 from ..probe import COUNTS, MODEL
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .path import Step, Training, relative, steps_of, training_of
-from .recovery import Rollback, restored_cut, rollbacks, unrecorded
+from .recovery import restored_cut, restores, unrecorded
 from .registry import check
 
 EXPLAINED = 0.01
@@ -50,8 +51,7 @@ def one_cut(history: History) -> Verdict:
 
 
 def _went_on(history: History) -> Verdict:
-    backs = [back for back in rollbacks(history) if back.restore.epoch and back.checkpoint is not None]
-    reason = unrecorded(history)
+    backs, reason = restores(history), unrecorded(history)
     if lacks := _lacks(history) or ("" if backs or reason else "a rollback: a ps that is killed, and a checkpoint"):
         return not_judged(f"needs {lacks}")
     if (history.outcomes == FAILED).any():

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..history.columns import Bools, Floats, Ints, Odd, Pushes
+from ..history.columns import Bools, Floats, Ints, Pushes
 from ..history.model import COUNT_TOLERANCE, OK, History, Worker
 from ..probe import ORDER, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
+from .quorum import shown
 from .ranks import ranks, seen
 from .reads import UNTOLD
 from .registry import ASYNC, MOST, check
@@ -85,27 +86,19 @@ def contradiction_of(history: History) -> str:
         return ""
     start: dict[tuple[int, int], int] = {}  # version minus gradients shown, the same in every read of an epoch
     for worker in history.workers:
-        odd, versions = worker.reads.odd, worker.reads.versions
+        versions = worker.reads.versions
         for variable, shard in enumerate(shards):
-            mine = odd.take(odd.variable == variable)
-            extra = worker.reads.tally(mine, _times(mine) - 1)
-            shown = worker.reads.clock[:, variable].sum(axis=1) + extra
-            begin = versions[:, shard] - shown if versions is not None else shown
+            number = shown(worker, variable)
+            begin = versions[:, shard] - number if versions is not None else number
             for epoch in np.unique(worker.reads.epoch).tolist():
                 here = np.flatnonzero(worker.reads.epoch == epoch)
                 usual = start.setdefault((variable, epoch), int(begin[here[0]]))
                 for index in here[begin[here] != usual][:1].tolist():
                     return (
                         f"versions and parameters contradict each other: {history.saw(worker, index, variable)}, "
-                        f"which shows {shown[index]} gradients, while others show version minus {usual}"
+                        f"which shows {number[index]} gradients, while others show version minus {usual}"
                     )
     return ""
-
-
-def _times(odd: Odd) -> Ints:
-    """How often each of these cells shows its gradient; at any weight less than one it is there once."""
-    times = np.where(np.isfinite(odd.most), np.rint(odd.most), 1.0).astype(np.int64)
-    return np.asarray(np.where(odd.zero, 0, np.maximum(times, 1)))
 
 
 def computed_here(history: History, worker: Worker) -> Pushes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,47 +18,6 @@ from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
-
-
-def said_by_epoch(
-    absences: Iterable[tuple[int, int, int, int]],
-    *,
-    layout: Layout,
-    steps: int,
-    begun: Mapping[int, int],
-    last_ok: Ints,
-) -> dict[int, Bools]:
-    """By epoch, bool[W, K]: what was said in it to be gone on without.
-
-    Args:
-        absences: worker, step, time (nanoseconds) and epoch of each.
-        layout: in sync an absence is one round, in async all steps from there on, until the worker is back.
-        steps: K.
-        begun: by epoch, the round at which a rollback has left it; what is said of rounds before says nothing.
-        last_ok: int64[W], when the last gradient of each worker was accepted; who pushes again was taken back.
-    """
-    said: dict[int, Bools] = {}
-    for worker, step, at, epoch in absences if layout.drop_after else ():
-        mine = said.setdefault(epoch, np.zeros((layout.workers, steps), np.bool_))
-        if layout.update == "sync":
-            mine[worker, step] |= step >= begun.get(epoch, 0)
-        elif last_ok[worker] <= at:
-            mine[worker, step:] = True
-    return said
-
-
-def absent_in(said: Mapping[int, Bools], accepted_in: Ints, epoch: int) -> Bools:
-    """bool[W, K]: gone on without, as a read of that epoch shows it.
-
-    That is, said in that epoch or before, and not accepted since; ``accepted_in`` (int64[W, K], -1: in none) has the
-    last epoch in which a gradient was.
-    """
-    latest = np.full(accepted_in.shape, -1, np.int64)
-    for which in sorted(said):
-        if which <= epoch:
-            latest[said[which]] = which
-    return np.asarray((latest >= 0) & ~((accepted_in >= latest) & (accepted_in <= epoch)))
-
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
@@ -290,22 +249,39 @@ class History:
         return np.asarray((excused & ~self.accepted) | self._absent(epoch))
 
     def _absent(self, epoch: int) -> Bools:
+        """bool[W, K]: gone on without, as a read of that epoch shows it: said in it or before, and not accepted since.
+
+        A rollback may bring back who was away, or lose who was there.
+        """
         said, accepted_in = self._said
-        return absent_in(said, accepted_in, epoch)
+        latest = np.full(accepted_in.shape, -1, np.int64)
+        for which in sorted(said):
+            if which <= epoch:
+                latest[said[which]] = which
+        return np.asarray((latest >= 0) & ~((accepted_in >= latest) & (accepted_in <= epoch)))
 
     @cached_property
     def _said(self) -> tuple[dict[int, Bools], Ints]:
-        """What was gone on without, by epoch, and the last epoch in which each gradient was accepted; -1: in none."""
-        accepted_in = np.full((self.layout.workers, self.steps), -1, np.int64)
+        """What was gone on without, by epoch, and the last epoch in which each gradient was accepted; -1: in none.
+
+        In sync an absence is one round, in async all steps from there on, until the worker pushes again.
+        """
+        shape = (self.layout.workers, self.steps)
+        accepted_in = np.full(shape, -1, np.int64)
         last_ok = np.zeros(self.layout.workers, np.int64)
         for worker in self.workers:
             accepted_in[worker.index, worker.pushes.step] = worker.pushes.epoch
             last_ok[worker.index] = worker.pushes.ok.answered.max(initial=0)
         accepted_in[self.outcomes != OK] = -1
         cuts = ((b.restore.epoch, b.checkpoint.clock if b.checkpoint is not None else ()) for b in self.rollbacks)
-        begun = {epoch: max(map(max, clock)) if clock else 0 for epoch, clock in cuts}
-        absences = ((a.worker, a.step, a.at, a.epoch) for a in self.absences)
-        said = said_by_epoch(absences, layout=self.layout, steps=self.steps, begun=begun, last_ok=last_ok)
+        begun = {epoch: max(map(max, clock)) if clock else 0 for epoch, clock in cuts}  # rounds before it say nothing
+        said: dict[int, Bools] = {}
+        for away in self.absences if self.layout.drop_after else ():
+            mine = said.setdefault(away.epoch, np.zeros(shape, np.bool_))
+            if self.layout.update == "sync":
+                mine[away.worker, away.step] |= away.step >= begun.get(away.epoch, 0)
+            elif last_ok[away.worker] <= away.at:
+                mine[away.worker, away.step :] = True
         return said, accepted_in
 
     @property
