@@ -26,13 +26,6 @@ Look = Callable[[], str]
 class Lacking(Exception):
     """A part is not there; says how to get it."""
 
-Look = Callable[[], str]
-"""Returns a version, or raises `Lacking`."""
-
-
-class Lacking(Exception):
-    """A part is not there; says how to get it."""
-
 
 @dataclass(frozen=True)
 class Finding:
