@@ -1,12 +1,13 @@
 """What containers are: who may do what, what they see, and what they may use. Nothing is started."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import docker
 import pytest
 from docker.types import DeviceRequest, HostConfig
 
-from psconform.launchers.blueprint import Cluster, Resources
+from psconform.launchers.blueprint import Cluster, Containers, Resources
 from psconform.layout import Command, Task
 
 API = docker.APIClient("unix:///nowhere", version="1.41")  # with a version it asks nobody
@@ -82,7 +83,8 @@ def test_the_image_says_nothing_about_what_runs():
 
 def test_resources_are_limits_and_device_requests():
     resources = Resources(cpus=1.5, memory=2 << 30, shared_memory=64 << 20)
-    host = host_of(CLUSTER.task(WORKER, Command(("x",), gpus=(2, 3)), mark="12:34", resources=resources))
+    limited = replace(CLUSTER, chosen=Containers(limits=(("worker", resources),)))
+    host = host_of(limited.task(WORKER, Command(("x",), gpus=(2, 3)), mark="12:34"))
     said = HostConfig(
         version="1.41",
         network_mode=host["NetworkMode"],

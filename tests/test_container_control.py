@@ -11,7 +11,7 @@ import pytest
 
 from psconform.errors import PsconformError
 from psconform.launchers import container_control, container_process
-from psconform.launchers.blueprint import Resources
+from psconform.launchers.blueprint import Containers, Resources
 from psconform.launchers.container_control import Boxes
 from psconform.launchers.containers import DockerLauncher
 from psconform.layout import Task
@@ -106,7 +106,7 @@ def test_what_tasks_could_not_read_is_said_before_anything_starts(monkeypatch):
     before = os.umask(0o027)
     try:
         with pytest.raises(PsconformError, match=r"umask 027 hides .* \(by 005\) from tasks, which are user 10001"):
-            DockerLauncher()
+            DockerLauncher(Containers())
     finally:
         os.umask(before)
 

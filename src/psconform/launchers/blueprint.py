@@ -63,6 +63,39 @@ class Box:
     working_dir: str = ""
 
 
+Limits = tuple[tuple[str, Resources], ...]
+"""By job, what each of its tasks may use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Containers:
+    """Tasks run in containers.
+
+    Attributes:
+        image: of all of them; empty: the trainer's own.
+        limits: what tasks may use, if that is not all there is.
+        gpus: tasks need the image for GPUs, if they run in the trainer's own.
+        boxes: by task, what its container is, where each is another, as a Compose file says.
+    """
+
+    image: str = ""
+    limits: Limits = ()
+    gpus: bool = False
+    boxes: tuple[tuple[Task, Box], ...] = ()
+
+    def box(self, task: Task) -> Box | None:
+        """What the container of a task is, if that is its own."""
+        return dict(self.boxes).get(task)
+
+    def port(self, task: Task) -> int:
+        """At which it listens."""
+        return PORT if (box := self.box(task)) is None else box.port
+
+    def allowed(self, task: Task) -> Resources:
+        """What it may use."""
+        return dict(self.limits).get(task.job, Resources()) if (box := self.box(task)) is None else box.resources
+
+
 @dataclass(frozen=True, kw_only=True)
 class Container:
     """One container, before there is one."""
@@ -139,6 +172,7 @@ class Cluster:
     helper_image: str
     toxiproxy_image: str
     user: str = NOBODY
+    chosen: Containers = Containers()
 
     @property
     def network(self) -> str:
@@ -161,8 +195,9 @@ class Cluster:
         of_task = {} if task is None else {TASK_LABEL: str(task)}
         return {OWNER_LABEL: self.owner, RUN_LABEL: self.run, **of_task}
 
-    def helper(self, task: Task, *, aliases: tuple[str, ...] = ()) -> Container:
-        """The container that has a task's network and process ids; ``aliases``: names of it beside its task's."""
+    def helper(self, task: Task) -> Container:
+        """The container that has a task's network and process ids."""
+        box = self.chosen.box(task)
         return Container(
             name=f"{self.name(task)}-pod",
             image=self.helper_image,
@@ -170,27 +205,19 @@ class Cluster:
             entrypoint=("python3", "-m", "psconform.faults.pod_agent"),
             user="0:0",
             hostname=task.slug,
-            aliases=aliases,
+            aliases=() if box is None else box.aliases,
             network=self.network,
             capabilities=("KILL", "NET_ADMIN", "NET_RAW"),
             resources=Resources(memory=HELPER_MEMORY),
             stdin=True,
         )
 
-    def task(
-        self,
-        task: Task,
-        command: Command,
-        *,
-        mark: str,
-        resources: Resources = Resources(),
-        suffix: str = "",
-        box: Box | None = None,
-    ) -> Container:
+    def task(self, task: Task, command: Command, *, mark: str, suffix: str = "") -> Container:
         """A task's own container. It starts cold, and leaves nothing outside of it.
 
-        ``mark``: of the psconform that owns it; ``suffix``: of a second one; ``box``: what it is, if that is its own.
+        ``mark``: of the psconform that owns it; ``suffix``: of a second one.
         """
+        box = self.chosen.box(task)
         own = box is None or box.entrypoint
         return Container(
             name=f"{self.name(task)}{suffix}",
@@ -202,7 +229,7 @@ class Cluster:
             environment={"HOME": "/tmp", "TMPDIR": "/tmp", **command.env, OWNER: mark},
             joins=f"{self.name(task)}-pod",
             binds=(f"{self.folder}:{RUN}:rw", f"{self.shared}:{SHARED}:ro"),
-            resources=resources if box is None else box.resources,
+            resources=self.chosen.allowed(task),
             gpus=command.gpus or (),
             # else the image's own, for there is no such folder
             working_dir=(RUN if not command.cwd else "") if box is None else box.working_dir,

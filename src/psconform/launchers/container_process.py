@@ -9,7 +9,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,10 @@ class Running:
 
     def __init__(self, api: Any, container: Container, *, log: Path, ended: Ended) -> None:
         self._api, self._name, self._ended = api, container.name, ended
-        with told(f"container {container.name} cannot be started"):
+        with told(f"container {container.name} cannot be removed"):
             remove(api, container.name)  # of the life before
-            self.id: str = api.create_container(**container.arguments(api))["Id"]
-            try:
-                self._output = api.attach_socket(self.id, params={"stdout": 1, "stderr": 1, "stream": 1})
-                api.start(self.id)
-                self.host_pid = int(api.inspect_container(self.id)["State"]["Pid"])
-            except BaseException:
-                if hasattr(self, "_output"):
-                    close(self._output)
-                remove(api, self.id)
-                raise
+        with _starting(api, container, {"stdout": 1, "stderr": 1, "stream": 1}) as (self.id, self._output):
+            self.host_pid = int(api.inspect_container(self.id)["State"]["Pid"])
         self._thread = threading.Thread(target=self._follow, args=(log,), daemon=True)
         self._thread.start()
 
@@ -94,22 +86,12 @@ class Helper:
     def __init__(self, api: Any, container: Container, *, network: str) -> None:
         self._api, self.name, self.names = api, container.name, container.names
         self._lock, self._number, self._rest = threading.Lock(), 0, b""
-        with told(f"container {container.name} cannot be started"):
-            self.id: str = api.create_container(**container.arguments(api))["Id"]
-            try:
-                params = {"stdin": 1, "stdout": 1, "stream": 1}
-                self._line: Any = api.attach_socket(self.id, params=params)
-                self._socket: socket.socket = getattr(self._line, "_sock", self._line)
-                api.start(self.id)
-                self._frames = frames(self._line)
-                self._answer("ready", within_s=READY_S)
-                networks = api.inspect_container(self.id)["NetworkSettings"]["Networks"]
-                self.ip: str = networks[network]["IPAddress"]
-            except BaseException:
-                if hasattr(self, "_line"):
-                    close(self._line)
-                remove(api, self.id)
-                raise
+        with _starting(api, container, {"stdin": 1, "stdout": 1, "stream": 1}) as (self.id, self._line):
+            self._socket: socket.socket = getattr(self._line, "_sock", self._line)
+            self._frames = frames(self._line)
+            self._answer("ready", within_s=READY_S)
+            networks = api.inspect_container(self.id)["NetworkSettings"]["Networks"]
+            self.ip: str = networks[network]["IPAddress"]
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """A request (psconform.faults.pod_agent has them), and its answer.
@@ -158,6 +140,19 @@ class Helper:
         close(self._line)
         with contextlib.suppress(Exception):  # the keeper, or psconform clean, will
             remove(self._api, self.id)
+
+
+@contextlib.contextmanager
+def _starting(api: Any, container: Container, streams: dict[str, int]) -> Iterator[tuple[str, Any]]:
+    """The id of a container that was started, and a line to it; if what follows fails it is removed."""
+    with told(f"container {container.name} cannot be started"), contextlib.ExitStack() as undo:
+        made: str = api.create_container(**container.arguments(api))["Id"]
+        undo.callback(remove, api, made)
+        line = api.attach_socket(made, params=streams)
+        undo.callback(close, line)
+        api.start(made)
+        yield made, line
+        undo.pop_all()
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -7,7 +7,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ..errors import PsconformError
 from ..layout import Command, Task
-from .blueprint import NOBODY, PORT, Box, Cluster, Resources
+from .blueprint import NOBODY, Cluster, Containers
 from .container_control import Boxes
 from .container_process import Helper, Running
 from .engine import engine, socket_path, told
@@ -37,10 +37,7 @@ class DockerLauncher:
     """Starts tasks in containers, with the Docker engine of this machine; a `Launcher`, and `Pods`.
 
     Args:
-        image: what tasks run in; empty: the trainer's own.
-        limits: by job, what its tasks may use, if that is not all there is.
-        gpus: tasks need the image for GPUs, if they run in the trainer's own.
-        boxes: by task, what its container is, where each is another.
+        chosen: in which.
 
     Raises:
         PsconformError: there is no engine, or an image is missing; says what to do.
@@ -55,24 +52,16 @@ class DockerLauncher:
         """Each task has one."""
         return self
 
-    def __init__(
-        self,
-        *,
-        image: str = "",
-        limits: Iterable[tuple[str, Resources]] = (),
-        gpus: bool = False,
-        boxes: Iterable[tuple[Task, Box]] = (),
-    ) -> None:
+    def __init__(self, chosen: Containers) -> None:
         began = time.monotonic()
         self.others = os.getuid() == 0
         if self.others and (hides := (mask := _umask()) & 0o005):
             problem = f"umask {mask:03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
             raise PsconformError(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
-        self._api, self._limits, self._boxes = engine(), dict(limits), dict(boxes)
-        self._own = trainer_image(gpu=gpus and not image)
-        self._image = image or self._own
-        for name in sorted({self._image, self._own, *(box.image for box in self._boxes.values())}):
-            need(name, own=name == self._own)
+        self._api, self._chosen = engine(), chosen
+        own = _own_image(chosen)
+        for name in sorted({chosen.image or own, own, *(box.image for _, box in chosen.boxes)}):
+            need(name, own=name == own)
         self._keeper = LocalLauncher()  # it cleans up if psconform cannot
         self.temporary = self._keeper.temporary
         self._owner = f"{owner_mark()}:{self.temporary.name.rpartition('-')[2]}"  # this launcher's, of several
@@ -97,7 +86,7 @@ class DockerLauncher:
             of=self._id_of,
             helpers=self._helpers,
             network=lambda: self._network,
-            allowed=self._allowed,
+            allowed=chosen.allowed,
         )
         self._ends: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self.ready_s = time.monotonic() - began
@@ -115,9 +104,7 @@ class DockerLauncher:
             PsconformError: the engine refuses; says why.
         """
         self.stop_all(grace=0.0)
-        self._cluster = cluster_of(
-            run, folder, owner=self._owner, shared=self.temporary, image=self._image, own=self._own
-        )
+        self._cluster = cluster_of(self._chosen, run, folder, owner=self._owner, shared=self.temporary)
         self._make_network(self._cluster)
         self._start_helpers(tasks)
 
@@ -147,7 +134,7 @@ class DockerLauncher:
         try:
             with ThreadPoolExecutor(max_workers=8) as pool:  # each takes some tenths of a second, mostly the engine's
                 for task in tasks:
-                    made[task] = pool.submit(make, self._cluster.helper(task, aliases=self._aliases(task)))
+                    made[task] = pool.submit(make, self._cluster.helper(task))
         finally:  # Ctrl-C, too: those that are there are to be removed
             there = {task: helper for task, helper in made.items() if helper.done() and not helper.exception()}
             self._helpers |= {task: helper.result() for task, helper in there.items()}
@@ -157,11 +144,7 @@ class DockerLauncher:
     def address(self, dialler: Task | None, listener: Task) -> str:
         """Where a task listens: at the address of its pod."""
         del dialler
-        port = self._boxes[listener].port if listener in self._boxes else PORT
-        return f"{self._helpers[listener].ip}:{port}"
-
-    def _aliases(self, task: Task) -> tuple[str, ...]:
-        return self._boxes[task].aliases if task in self._boxes else ()
+        return f"{self._helpers[listener].ip}:{self._chosen.port(listener)}"
 
     def named(self, address: str) -> str:
         """The same address by the name of its task, which holds wherever that may move."""
@@ -197,14 +180,8 @@ class DockerLauncher:
         """Start one task; returns a number that stands for its process. See `Launcher.start`."""
         assert self._cluster is not None
         self._give_away(self._cluster.folder)
-        container = self._cluster.task(
-            task,
-            command,
-            mark=owner_mark(),
-            resources=self._allowed(task),
-            box=self._boxes.get(task),
-            suffix=f"-second-{len(self._processes)}" if second else "",
-        )
+        suffix = f"-second-{len(self._processes)}" if second else ""
+        container = self._cluster.task(task, command, mark=owner_mark(), suffix=suffix)
         number = len(self._processes) + 1
         self._out_of_memory.discard(task)
 
@@ -220,11 +197,6 @@ class DockerLauncher:
         if not second:
             self._latest[task] = number
         return number
-
-    def _allowed(self, task: Task) -> Resources:
-        """What a task may use."""
-        box = self._boxes.get(task)
-        return self._limits.get(task.job, Resources()) if box is None else box.resources
 
     def _give_away(self, folder: Path) -> None:
         """What tasks write is theirs, if they are not whoever runs psconform."""
@@ -345,15 +317,22 @@ class DockerLauncher:
         return self._processes[number] if number in self._running else None
 
 
-def cluster_of(run: str, folder: Path, *, owner: str, shared: Path, image: str, own: str) -> Cluster:
-    """What the containers of a run have in common; ``own``: the trainer's image, in which helpers run."""
+def _own_image(chosen: Containers) -> str:
+    """The trainer's image, in which helpers run, and tasks if no other is chosen."""
+    return trainer_image(gpu=chosen.gpus and not chosen.image)
+
+
+def cluster_of(chosen: Containers, run: str, folder: Path, *, owner: str, shared: Path) -> Cluster:
+    """What the containers of a run have in common."""
+    own = _own_image(chosen)
     return Cluster(
         run=run,
         owner=owner,
         folder=folder,
         shared=shared,
-        image=image,
+        image=chosen.image or own,
         helper_image=own,
+        chosen=chosen,
         toxiproxy_image=toxiproxy_image(),
         user=NOBODY if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}",
     )

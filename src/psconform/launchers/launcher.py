@@ -14,7 +14,7 @@ from ..layout import Command, Task
 PROCESS, DOCKER = "process", "docker"
 LAUNCHERS = (PROCESS, DOCKER)
 ENTRY_POINTS = "psconform.launchers"
-"""The group in which another package names its launchers, each a class with the arguments of `LocalLauncher`."""
+"""The group in which another package names its launchers, each a class that is made as `LocalLauncher` is."""
 
 
 @dataclass(frozen=True)

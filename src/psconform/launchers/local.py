@@ -55,7 +55,7 @@ class LocalLauncher:
     inherited: Mapping[str, str] = os.environ
     others = False
 
-    def __init__(self, *, preload: tuple[str, ...] | None = None) -> None:
+    def __init__(self, preload: tuple[str, ...] | None = None) -> None:
         self.warm = preload is not None
         began = time.monotonic()
         # What is killed deletes nothing; TensorFlow leaves the source of each function that it has translated.

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput, PsconformError
 from ..faults.fault import Fault
 from ..faults.kinds import kinds
-from ..launchers.blueprint import PERIOD_US, Box, Resources
+from ..launchers.blueprint import PERIOD_US, Box, Containers, Limits, Resources
 from ..launchers.engine import engine, told
 from ..launchers.gpus import lacking
 from ..launchers.launcher import DOCKER, launchers
-from ..layout import Layout, Task
+from ..layout import Layout
 from ..targets.compose import ComposeTarget, Service
 from ..targets.target import IMAGE, Target
 
-Limits = tuple[tuple[str, Resources], ...]
-"""By job, what each of its tasks may use."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Containers:
-    """Tasks run in containers, of this image; empty: the trainer's own, for GPUs where they have some.
-
-    ``boxes``: or each in one of its own, as its service in a Compose file says.
-    """
-
-    image: str = ""
-    limits: Limits = ()
-    gpus: bool = False
-    boxes: tuple[tuple[Task, Box], ...] = ()
-
-    def cpus_of(self, task: Task) -> float:
-        """How many its container may use; 0: all that there are."""
-        boxes = dict(self.boxes)
-        return boxes[task].resources.cpus if task in boxes else dict(self.limits).get(task.job, Resources()).cpus
-
-    def hides(self, fault: Fault) -> bool:
-        """What its layout does to a task would count as this fault's: it is given no less time than it has."""
-        if not kinds()[fault.kind].hides or fault.task is None:
-            return False
-        most = round(self.cpus_of(fault.task) * PERIOD_US)
-        return 0 < most <= PERIOD_US * dict(fault.amounts)["percent"] // 100
+def hides(containers: Containers | None, fault: Fault) -> bool:
+    """What its layout does to a task would count as this fault's: it is given no less time than it has."""
+    if containers is None or not kinds()[fault.kind].hides or fault.task is None:
+        return False
+    most = round(containers.allowed(fault.task).cpus * PERIOD_US)
+    return 0 < most <= PERIOD_US * dict(fault.amounts)["percent"] // 100
 
 
 def containers_of(

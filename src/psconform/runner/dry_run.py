@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PsconformError
-from ..launchers.blueprint import PORT, SHARED, Resources
+from ..launchers.blueprint import SHARED, Containers
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.engine import NO_SDK
-from ..launchers.images import trainer_image
 from ..layout import Command, Task
-from .container_setup import Containers
 from .execute import command_of
 from .folder import log_of, manifest_of
 from .plan import Plan
@@ -77,20 +75,17 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     except ImportError:
         raise PsconformError(NO_SDK) from None
     api = docker.APIClient("unix:///nowhere", version=API)  # it is not asked anything
-    own = trainer_image(gpu=chosen.gpus and not chosen.image)
-    plan = replace(plan, out=plan.out.absolute())
-    shared = Path("/SHARED")
-    cluster = cluster_of(UNKNOWN, plan.out, owner=OWNER, shared=shared, image=chosen.image or own, own=own)
-    view, boxes, limits = _View(shared, {}, cluster.seen), dict(chosen.boxes), dict(chosen.limits)
+    plan, shared = replace(plan, out=plan.out.absolute()), Path("/SHARED")
+    cluster = cluster_of(chosen, UNKNOWN, plan.out, owner=OWNER, shared=shared)
+    view = _View(shared, {}, cluster.seen)
     proxied = any(fault.proxied for fault in plan.faults)
-    listens = {task: f"{task.slug}:{boxes[task].port if boxes else PORT}" for task in plan.layout.tasks}
-    helpers = [cluster.helper(task, aliases=boxes[task].aliases if boxes else ()) for task in plan.layout.tasks]
+    listens = {task: f"{task.slug}:{chosen.port(task)}" for task in plan.layout.tasks}
+    helpers = [cluster.helper(task) for task in plan.layout.tasks]
     tasks = []
     for task, own_address in listens.items():
         known = {**dict.fromkeys(listens, f"{TOXIPROXY.slug}:PORT"), task: own_address} if proxied else listens
         command = _command(plan, task, known, f"unix:{SHARED}/control", view)
-        resources = limits.get(task.job, Resources())
-        tasks.append(cluster.task(task, command, mark=OWNER, resources=resources, box=boxes.get(task)))
+        tasks.append(cluster.task(task, command, mark=OWNER))
     proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]
     network = {"network": cluster.network, "driver": "bridge", "internal": True, "labels": cluster.labels()}
     network["ipam"] = {"Config": [{"Subnet": "SUBNET"}]}  # said, for only then may a container be told its address

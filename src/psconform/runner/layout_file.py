@@ -11,10 +11,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import BadInput
-from ..launchers.blueprint import Resources
+from ..launchers.blueprint import Limits, Resources
 from ..layout import MAX_GPUS, MAX_TASKS, Layout
 from ..targets.compose import LEAST_CPUS, LEAST_MEMORY
-from .container_setup import Limits
 
 FILE = "layout.toml"
 """In the run folder, if tasks were limited."""

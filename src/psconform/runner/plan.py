@@ -20,6 +20,7 @@ from ..faults.partitions import SHARED, of_listener
 from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..history.manifest import Workload
+from ..launchers.blueprint import Containers
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
@@ -29,7 +30,7 @@ from ..targets.reference import DEFECTS, MODULE, REFERENCE
 from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
-from .container_setup import Containers, containers_of
+from .container_setup import containers_of, hides
 from .defect_rules import check_defect, with_needs
 from .layout_file import FILE, read_layout
 from .stragglers import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
@@ -281,7 +282,7 @@ def _planned(
             sent=sent,
             containers=containers is not None,
         )
-        return tuple(fault for fault in drawn if containers is None or not containers.hides(fault))
+        return tuple(fault for fault in drawn if not hides(containers, fault))
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
     if isinstance(given, str) and "=" in given and not Path(given).is_file():
@@ -344,7 +345,7 @@ def check_faults(faults: tuple[Fault, ...], *, containers: Containers | None = N
     for fault in faults:
         if kinds()[fault.kind].in_containers and containers is None:
             raise BadInput(fault.place, f"is of containers: give --launcher {DOCKER}", value=f"{fault.kind} {fault}")
-        if containers is not None and containers.hides(fault):
+        if hides(containers, fault):
             problem = "must be less than what its layout leaves it"
             raise BadInput(f"{fault.place}: percent", problem, value=dict(fault.amounts)["percent"])
     _refuse_undoing(faults)

@@ -15,10 +15,11 @@ from ..faults.fault import Fault
 from ..faults.plan_file import load_plan, parse_plan, plan_text
 from ..history.manifest import Manifest
 from ..history.reasons import Missed
+from ..launchers.blueprint import Limits
 from ..layout import Layout
 from ..targets.lookup import find_target
 from ..targets.reference import MODULE, REFERENCE
-from .container_setup import Limits, containers_of
+from .container_setup import containers_of
 from .layout_file import FILE, read_layout
 from .plan import FAULTS, Plan, check_faults, check_phases
 from .series import Outcome, Series

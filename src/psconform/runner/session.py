@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import structs
 
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
+from ..launchers.blueprint import Containers
 from ..launchers.launcher import Launcher, launchers
 from ..launchers.local import LocalLauncher
 from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, learning_rate
-from .container_setup import Containers, need_gpus
+from .container_setup import need_gpus
 from .execute import execute
 from .plan import Plan
 from .progress import Notify
@@ -49,8 +50,7 @@ class Session:
         """What starts the tasks of a plan: containers, or processes that have preloaded what its target needs; kept."""
         key = _key(plan)
         if key not in self._launchers:
-            how = {"preload": plan.target.preload} if plan.containers is None else vars(plan.containers)
-            self._launchers[key] = launchers()[plan.launcher](**how)
+            self._launchers[key] = launchers()[plan.launcher](key[1])
         return self._launchers[key]
 
     def server(self) -> Toxiproxy:
