@@ -220,19 +220,12 @@ def images() -> list[Image]:
     """The images that psconform has built, by name; raises PsconformError if there is no engine."""
     with told("images cannot be listed"):
         found = engine().images(filters={"label": KIND_LABEL})
-    named = [(tag, said) for said in found for tag in said["RepoTags"] or ()]
-    return sorted(
-        (
-            Image(
-                tag,
-                said["Labels"][KIND_LABEL],
-                said["Labels"].get(VERSION_LABEL, ""),
-                said["Size"],
-            )
-            for tag, said in named
-        ),
-        key=lambda image: image.name,
-    )
+    made = [
+        Image(tag, said["Labels"][KIND_LABEL], said["Labels"].get(VERSION_LABEL, ""), said["Size"])
+        for said in found
+        for tag in said["RepoTags"] or ()
+    ]
+    return sorted(made, key=lambda image: image.name)
 
 
 def need(name: str, *, own: bool) -> None:
@@ -364,11 +357,7 @@ def _debian(base: str, say: Say) -> None:
             "(Debian: apt-get install mmdebstrap docker.io)"
         )
     say(f"making {DEBIAN} of Debian's packages")
-    command = ["bash", str(docker_folder() / "base.sh"), DEBIAN, key]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise PsconformError(f"docker/base.sh failed: {said[-1] if said else f'exit status {done.returncode}'}")
+    _call("docker/base.sh", ["bash", str(docker_folder() / "base.sh"), DEBIAN, key])
     _to_cache("base", key, [DEBIAN], say)
 
 
@@ -449,7 +438,12 @@ def _own_wheel(folder: Path) -> None:
 
 def _pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    _call(f"pip {arguments[0]}", command)
+
+
+def _call(what: str, command: list[str]) -> None:
+    """Raises PsconformError with the last that it says if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise PsconformError(f"pip {arguments[0]} failed: {said[-1][:300] if said else f'status {done.returncode}'}")
+        raise PsconformError(f"{what} failed: {said[-1][:300] if said else f'exit status {done.returncode}'}")

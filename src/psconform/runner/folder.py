@@ -19,7 +19,6 @@ from ..faults.plan_file import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..layout import Task
 from ..probe import WEIGHTS
-from ..targets.target import Target
 from ..version import __version__
 from .layout_file import FILE, layout_text
 from .plan import FAULTS, Plan
@@ -157,8 +156,3 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def describe(target: Target) -> str:
-    """One line about a target, for lists and tables."""
-    return f"{target.name} ({target.source}): {', '.join(target.claims)}"
