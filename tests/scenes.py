@@ -23,7 +23,8 @@ def scene_of(fault: Fault, **parts: Any) -> Scene:
         "seed": 0,
         "checkpoints": Path("none"),
         "clock": lambda task: Path("none"),
-        "seconds": Nothing(),
+        "start_second": lambda task: 0,
+        "recorded": lambda pid: False,
         "numbers": {fault: 0},
     }
     return Scene(**usual | parts)

@@ -58,10 +58,9 @@ def test_both_are_stopped(tmp_path):
 @pytest.mark.parametrize("first", ["S", ""])
 def test_one_that_is_over_before_anybody_looks_was_there_beside_a_first_that_still_is(first):
     """A busy machine: a second process that is refused takes some milliseconds."""
-    processes = SimpleNamespace(running=(TASK,), state=lambda _: first)
-    seconds = SimpleNamespace(start_second=lambda _: 7, state_of=lambda _: "", recorded=lambda _: True)
+    processes = SimpleNamespace(running=(TASK,), state=lambda _: first, state_of=lambda _: "")
     (fault,) = parse_plan(twice(TASK, 3), place="here", layout=Layout(ps=1, workers=2), steps=9)
-    both = injector_of(fault, processes=processes, seconds=seconds)
+    both = injector_of(fault, processes=processes, start_second=lambda _: 7, recorded=lambda _: True)
     assert not both.refused()
     both.inject()
     both.second_ended(7, "failed with status 1")

@@ -41,6 +41,12 @@ class Processes(Protocol):
     def state(self, task: Task) -> str:
         """State letter of its process, as of ps(1); empty if there is none."""
 
+    def state_of(self, pid: int) -> str:
+        """The same of a second process of a task."""
+
+    def kill_second(self, pid: int) -> None:
+        """SIGKILL to a second process, and what it has started."""
+
 
 class Injector(ABC):
     """One fault, for one run.
@@ -122,22 +128,6 @@ class OfTask(Injector):
 Part = TypeVar("Part")
 
 
-class Seconds(Protocol):
-    """What a second process takes of whatever starts processes."""
-
-    def start_second(self, task: Task) -> int:
-        """Start a second process of a task; returns its process id."""
-
-    def state_of(self, pid: int) -> str:
-        """State letter of that process; empty if it has ended."""
-
-    def recorded(self, pid: int) -> bool:
-        """Its probe has begun to record."""
-
-    def kill_second(self, pid: int) -> None:
-        """SIGKILL to it and what it has started."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """What the faults of one run can act on.
@@ -149,7 +139,8 @@ class Scene:
         seed: of what is drawn.
         checkpoints: the folder for checkpoints.
         clock: the file from which a task reads how far its clock is ahead.
-        seconds: starts second processes of tasks.
+        start_second: starts a second process of a task, and returns its process id.
+        recorded: whether the probe of that process has begun to record.
         numbers: of each fault in the plan.
         moved: is called with a task and the address that it has now.
         by_memory: whether a task was ended for want of memory.
@@ -161,7 +152,8 @@ class Scene:
     seed: int
     checkpoints: Path
     clock: Callable[[Task], Path]
-    seconds: Seconds
+    start_second: Callable[[Task], int]
+    recorded: Callable[[int], bool]
     numbers: dict[Fault, int]
     moved: Callable[[Task, str], None] = lambda *_: None
     by_memory: Callable[[Task], bool] = lambda _: False

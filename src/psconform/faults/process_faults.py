@@ -136,18 +136,18 @@ class Twice(OfTask):
     _beside = _lost = False  # both were seen at once; the first was seen to be gone
 
     def inject(self) -> None:
-        self._pid = self._scene.seconds.start_second(self._task)
+        self._pid = self._scene.start_second(self._task)
         self._look()
 
     def _look(self) -> None:
         first = self._processes.state(self._task)
         self._lost = self._lost or not first
-        self._beside = self._beside or bool(first and self._scene.seconds.state_of(self._pid))
+        self._beside = self._beside or bool(first and self._processes.state_of(self._pid))
 
     def evidence(self) -> str:
         if not self._over:
             self._look()
-        claimed = bool(self._over) or self._scene.seconds.recorded(self._pid)
+        claimed = bool(self._over) or self._scene.recorded(self._pid)
         # on a busy machine it may be over before anybody looks; the first was there before it, and still is
         beside = self._beside or (claimed and not self._lost and bool(self._processes.state(self._task)))
         if beside and claimed and not self._seen:
@@ -163,13 +163,13 @@ class Twice(OfTask):
 
     def heal(self) -> None:
         """The run is over, and so must it be."""
-        self._scene.seconds.kill_second(self._pid)
+        self._processes.kill_second(self._pid)
         deadline = time.monotonic() + END_S
-        while self._scene.seconds.state_of(self._pid) and time.monotonic() < deadline:
+        while self._processes.state_of(self._pid) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def healed(self) -> str:
-        return "" if self._scene.seconds.state_of(self._pid) else "it ran until the run ended, and was killed"
+        return "" if self._processes.state_of(self._pid) else "it ran until the run ended, and was killed"
 
 
 KILL = register(

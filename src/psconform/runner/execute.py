@@ -187,7 +187,8 @@ class _Execution:
             self.links,
             folder=self.folder,
             life=self._life,
-            seconds=self,
+            start_second=self.start_second,
+            recorded=self.recorded,
             disk=disk,
             wires=self._wires(),
             moved=self._moved,
@@ -239,17 +240,9 @@ class _Execution:
         self.seconds[pid] = task, life
         return pid
 
-    def state_of(self, pid: int) -> str:
-        """State letter of a second process; empty if it has ended."""
-        return self.launcher.state_of(pid)
-
     def recorded(self, pid: int) -> bool:
         """A second process has begun to record."""
         return self._events_of(*self.seconds[pid]).exists()
-
-    def kill_second(self, pid: int) -> None:
-        """SIGKILL to a second process."""
-        self.launcher.kill_second(pid)
 
     def _start(self, task: Task, *, second: bool = False) -> int:
         """Start a process that is this task, its next incarnation."""

@@ -15,7 +15,7 @@ from ..errors import PsconformError
 from ..faults.data_faults import OUT_OF_DATA, POISON
 from ..faults.disk_faults import Disk
 from ..faults.fault import Fault
-from ..faults.injectors import Injector, Life, Scene, Seconds
+from ..faults.injectors import Injector, Life, Scene
 from ..faults.kinds import kinds
 from ..history.reasons import FaultMissed, Missed
 from ..launchers.cleanup import SOURCE, mounts
@@ -44,15 +44,16 @@ def injectors(
     *,
     folder: Path,
     life: Life,
-    seconds: Seconds,
+    start_second: Callable[[Task], int],
+    recorded: Callable[[int], bool],
     disk: Disk | None = None,
     wires: Wires | None = None,
     moved: Callable[[Task, str], None] = lambda *_: None,
 ) -> dict[Fault, Injector]:
     """One for each fault that psconform injects.
 
-    ``seconds`` starts second processes of tasks; ``disk`` is what is mounted over the folder for checkpoints; ``wires``
-    is the network of tasks in containers, and ``moved`` is called with one that has another address.
+    ``disk`` is what is mounted over the folder for checkpoints, ``wires`` the network of tasks in containers; the rest
+    is as a `Scene` has it.
     """
     found = {fault: maker for fault in plan.faults if (maker := kinds()[fault.kind].injector) is not None}
     pods = launcher.pods
@@ -63,7 +64,8 @@ def injectors(
         seed=plan.workload.seed,
         checkpoints=folder / CHECKPOINTS,
         clock=lambda task: clock_of(launcher.temporary, task),
-        seconds=seconds,
+        start_second=start_second,
+        recorded=recorded,
         numbers={fault: number for number, fault in enumerate(found)},
         moved=moved,
         by_memory=lambda task: pods is not None and pods.ended_by_memory(task),
