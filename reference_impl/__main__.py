@@ -20,7 +20,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt(3)
 def main(argv: list[str] | None = None) -> NoReturn:
     """Be one task until training is over, then end this process with status 0.
 
-    A task that cannot go on, for lack of an address or of the others, says so in one line, and ends with status 1.
+    A task whose address is taken, or that gives up (recovery/), says so in one line, and ends with status 1.
     """
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -69,7 +69,7 @@ def keep_memory() -> None:
 
 
 def end(task: Task, reason: object = None, *, kept: object = None) -> NoReturn:
-    """End this process; ``kept`` is what has a session, which forgetting it would close."""
+    """End this process; ``kept`` holds the session, which is closed if it is garbage-collected before."""
     if reason is not None:
         logging.error("%s ends: %s", task, reason)
     else:

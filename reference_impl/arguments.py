@@ -36,7 +36,7 @@ Every task must be given the same options. `psconform run` does all this and jud
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The options of a task; ``every`` steps or ``every_s`` seconds are between checkpoints. Bad ones end it."""
+    """The options of a task; ``every`` steps or ``every_s`` seconds are between checkpoints. Bad options end it."""
     parser = argparse.ArgumentParser(
         prog="python -m psconform.reference_impl",
         description="One task of a minimal TensorFlow ps/worker trainer; cluster and task come from TF_CONFIG "

@@ -1,7 +1,7 @@
 """The parameter server: a small state machine inside the TensorFlow graph, one per ps task.
 
-All state of a ps is **one variable**, and a push changes it with one assignment inside one critical section; nothing
-else has a side effect on it. So a push that is cancelled, killed or sent twice is applied wholly or not at all, and a
+All state of a ps is **one variable**, and a push changes it with one assignment inside one critical section; it has no
+other effect. So a push that is cancelled, killed or sent twice is applied wholly or not at all, and a
 read returns one version of parameters and counters together. The variable has rows::
 
     row = [ theta: slots | padding | applied: one per worker | total ]        float32
@@ -13,7 +13,8 @@ total divided by the gradients of a round (sync). Counters in float32 are exact 
 Async has one row, and a push puts another one in its place, made in the memory of its message: so what is being read
 stays as it is, and nothing is copied. Sync has two. Row ``version % 2`` is what workers read; the round that is not
 complete yet is summed up in the other one: its first gradient writes "the row that is read, less this gradient", the
-next ones subtract theirs, and with the last one that row *is* the next version. So a commit costs nothing.
+next ones subtract theirs, and with the last one that row *is* the next version. So a commit copies nothing: the first
+gradient has made the copy.
 
 What a step costs is mostly the number of tensors that travel, and how often a thread wakes another one. A number that
 the client feeds to a ps travels as a tensor of its own: therefore step and awaited version travel in the tail of the
@@ -135,7 +136,7 @@ class Shard:
             return self.section.execute(lambda: tf.cond(self.state.is_initialized(), lambda: tf.constant(False), write))
 
     def blank(self, worker: int) -> Row:
-        """Room for what a worker sends: what an accepted gradient takes from a row, and the numbers of its tail."""
+        """An empty message: zeros for the gradient, -1 for worker's counter and total (for a push is subtracted)."""
         size = self.shape[1] + self.tail
         room = np.zeros(size + ALIGN, np.float32)
         start = -(room.ctypes.data // room.itemsize) % ALIGN
@@ -168,9 +169,10 @@ class Shard:
         return Offer(worker, message, tf.expand_dims(message[: self.shape[1]], 0), step, until)
 
     def _awaited(self, version: Tensor, offer: Offer) -> Tensor:
-        """The row of the version that a push waits for, once it is there; ``version`` is that right after the push.
+        """The row of the version that a push waits for; if the news was old, the one then current: callers look at it.
 
-        Not in the critical section: nothing writes to this row before this worker has pushed once more.
+        ``version`` is that right after the push. Not in the critical section: once the version is there, nothing writes
+        to its row before this worker has pushed once more.
         """
         told = self._news(version, offer.worker, offer.until)
         return self._row(tf.reduce_max(tf.concat([version, told], 0)))
@@ -187,7 +189,7 @@ class Shard:
                 return self.section.execute(lambda: self._row(self._version(self._totals())[0]))
 
     def _news(self, version: Tensor, worker: int, until: Tensor) -> Tensor:
-        """Wait for the next commit that ``worker`` was not told of if ``version`` is before ``until``; none, or one."""
+        """Wait for a wake-up of this worker if ``version`` is before ``until``; returns none, or its version."""
         return self.wakeups[worker].dequeue_many(tf.cast(version < until, tf.int32)[0])
 
     def _row(self, version: Any) -> Tensor:
@@ -274,7 +276,10 @@ class Shard:
         return row
 
     def is_next(self, applied: Tensor, version: Tensor, step: Tensor) -> Tensor:
-        """A push counts only as its worker's next step, and in sync in its own round: so a repeated one is harmless."""
+        """A push counts only as its worker's next step, and in sync in its own round.
+
+        The assignment that applies a gradient also counts it: so a repeated push is refused, and harmless.
+        """
         in_turn = tf.equal(applied, step)
         return tf.logical_and(in_turn, tf.equal(version, step)) if self.config.sync else in_turn
 

@@ -69,7 +69,7 @@ class Worker:
         self.goodbye = [s.goodbyes.enqueue(self.index) for s in shards]
 
     def _gradients(self) -> list[Tensor]:
-        """What is to be sent to each shard, written by ``Shard.write``, with the gradient made by TensorFlow."""
+        """The messages (see ``Shard.write``), as TensorFlow's gradient of a linear loss gives them back."""
         self._theta = [tf1.placeholder(tf.float32, [self.config.slots]) for _ in self.shards]
         self._x = self._inputs()
         # The ledger's loss is linear, <theta, x> over all shards, so its gradient is x whatever theta is. Other
@@ -103,7 +103,7 @@ class Worker:
         return partial(call, options=tf1.RunOptions(timeout_in_ms=int(CALL_TIMEOUT_S * 1000)))
 
     def train(self) -> None:
-        """Join, train all steps, wait for the others, read once more, say goodbye."""
+        """Join, train all steps, wait for the others, record the final read, say goodbye."""
         probe = self.probe
         self.join()
         for step in range(probe.due[self.index]):
@@ -136,7 +136,7 @@ class Worker:
         return self.config.sync or step % self.probe.read_every == 0
 
     def read(self, step: int) -> tuple[Values, list[int]]:
-        """Parameters and version of each shard; in sync at version ``step``, once that round is committed."""
+        """Parameters and version of each shard; in sync at version ``step``, after the round of step - 1."""
         rows, self.pulled = self._settled(self.pulled, step), []
         self.seen, self._answer = self._versions(rows), rows
         return [shard.theta(row) for shard, row in zip(self.shards, rows, strict=True)], self.seen
@@ -199,7 +199,10 @@ class Worker:
         return [np.zeros(self.config.slots, np.float32) for _ in self.shards]
 
     def finish(self) -> None:
-        """Wait until all workers have trained, and read once more."""
+        """Wait until all workers have trained, and record the final read.
+
+        In sync that is the row which came with the last answer: nothing changes it any more.
+        """
         self.probe.wait_for_all()
         self.probe.read(*self.read(self.config.steps), final=True)
 

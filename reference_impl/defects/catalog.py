@@ -318,7 +318,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "no-fence": Defect(
         "recovery_defects.NoFence",
-        "a push of before a rollback is applied after it: the ps looks neither at its epoch nor at its step",
+        "a push of before a rollback is applied after it: the worker delivers it past epoch and counters",
         "R6",
         ("R1", "R2", "S1", "S4", "A1", "A6"),  # outside any round, it may be seen on one ps before it is on the other
         steps=40,

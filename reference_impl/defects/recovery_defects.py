@@ -96,7 +96,7 @@ def subtract(shard: RecoverableShard, sent: Tensor) -> Tensor:
 
 
 class NoFence(Twice):
-    """What it had in hand when it was rolled back it delivers first, to servers that take it whatever it is."""
+    """What it had in hand when it was rolled back it delivers first, past epoch and counters (`subtract`)."""
 
     def _deliver(self, step: int, values: Values, gradient: Values) -> list[int]:
         try:
