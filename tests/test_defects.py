@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from psconform.errors import BadInput
 from psconform.faults.fault_generator import drawn_plan
 from psconform.layout import Layout
-from psconform.options import UPDATES, Options
+from psconform.options import UPDATES
 from psconform.plugin import need
-from psconform.runner.plan import make_plan
 from psconform.targets.reference import DEFECTS
 
 from .parts import parts_of
@@ -170,6 +170,11 @@ def test_registry_and_trainer_know_the_same_defects():
     }
     same = {"adam-slots-lost", "momentum-lost"}  # of two optimizers
     assert {a for a in DEFECTS for b in DEFECTS if a != b and code[a] is code[b]} == same
+    shared = {"OutOfRound", "LateShard", "Twice"}  # parts of workers with bugs
+    for module in {sys.modules[kind.__module__] for kind in code.values()}:
+        public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        classes = {name for name in public if isinstance(vars(module)[name], type) and not name.startswith("_")}
+        assert classes - shared == {kind.__name__ for kind in code.values() if kind.__module__ == module.__name__}
 
 
 @pytest.mark.parametrize(
@@ -178,18 +183,47 @@ def test_registry_and_trainer_know_the_same_defects():
         ("sum-not-mean", {"update": "async"}, "--update: defect sum-not-mean needs"),
         ("torn-read", {"layout": "ps=1,worker=2"}, "at least 2 ps"),
         ("early-commit", {"layout": "ps=1,worker=1"}, "at least 2 worker"),
+        ("swap-updates", {"update": "async"}, "--workload: defect swap-updates needs.*decayed-ledger"),
         ("drop-gradient", {"workload": "digits"}, "--workload: defect drop-gradient needs.*ledger"),
         ("nonsense", {}, "valid: drop-gradient"),
+        ("late-applied", {}, "--quorum: defect late-applied needs it, got 0. Give --quorum 2"),
         ("late-applied", {"quorum": 3}, "at least 2 and less than all 3 workers, got 3"),
+        ("ssp-off", {"update": "async"}, "--staleness: defect ssp-off needs it. Give --staleness 2"),
         ("ssp-off", {"update": "async", "staleness": 20, "steps": 50}, "--staleness: is too much for defect ssp-off"),
+        ("tau-ignored", {"update": "async"}, "--rate: defect tau-ignored needs it, got 'constant'"),
         ("drop-gradient", {"quorum": 2}, "--quorum: defect drop-gradient has no such option, got 2"),
         ("flip-sign", {"steps": 166}, "at least 500 gradients .* got '3 x 166'"),
+        ("clip", {"workload": "ledger"}, "--workload: defect clip needs dense-ledger to show, got 'ledger'"),
         ("drop-gradient", {"workload": "dense-ledger"}, "--workload: defect drop-gradient needs ledger"),
+        ("forget-residual", {"workload": "dense-ledger"}, "--compression: defect forget-residual needs topk"),
+        ("no-fence", {}, "--kill: defect no-fence needs it, got 'none'. Give --kill ps:0@30"),
+        ("no-fence", {"kill": "worker:1@30"}, "--kill: defect no-fence needs it, got 'worker:1@30'"),
+        ("place-lost", {"kill": "worker:0@30"}, "--kill: defect place-lost needs it.*Give --kill worker:1@30"),
+        ("ack-early", {"kill": "worker:1@30"}, "--kill: defect ack-early needs it.*worker:1@delivering:30"),
+        ("no-fence", {"kill": "ps:0@30", "restart_after": "never"}, "--restart-after: .* needs a task that comes back"),
         ("no-fence", {"kill": "ps:0@30", "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
+        ("second-newest", {"kill": "ps:0@5"}, "--checkpoint-every: .* needs a checkpoint before step 5, got 10"),
+        (
+            "checkpoint-unchecked",
+            {"kill": "ps:0@20", "checkpoint_every": 5},
+            "--faults: defect checkpoint-unchecked needs 2 of full the folder for checkpoints, got .*Give --faults",
+        ),
+        ("claims-unchecked", {"steps": 60}, "--faults: .* needs twice worker:1, got 'none'. Give --faults 'fault = "),
+        ("claims-unchecked", {"steps": 60, "kill": "worker:1@10"}, "needs twice worker:1, got 'kill worker:1@10'"),
         ("drop-gradient", {"kill": "ps:0@30"}, "--kill: defect drop-gradient has no recovery, got 'ps:0@30'"),
         ("drop-gradient", {"stop": "ps:0@1s..3s"}, "--stop: defect drop-gradient has no recovery"),
         ("drop-gradient", {"checkpoint_every": 10}, "--checkpoint-every: defect drop-gradient has no recovery, got 10"),
+        ("ack-from-cut", {}, r"--faults: .* needs reset mute worker:1, got 'none'. Give --faults 'fault = \[{kind ="),
+        (
+            "ack-from-cut",
+            {"kill": "ps:0@30"},
+            "--faults: defect ack-from-cut needs reset mute worker:1, got 'kill ps:0@30'",
+        ),
         ("ack-from-cut", {"faults": RESET, "checkpoint_every": 0}, "--checkpoint-every: .* needs checkpoints, got 0"),
+        ("timeout-drops", {"faults": RESET}, "needs stall mute worker:1, got 'reset mute worker:1@9"),
+        ("backoff-unbounded", {"faults": RESET}, "needs 3 of reset isolate worker:1, got"),
+        ("third-strike", {"faults": RESET}, "needs 3 of stall isolate worker:0, got"),
+        ("third-strike", {}, "--kill: defect third-strike needs it, got 'none'. Give --kill ps:0@worker:0@20"),
         ("drop-gradient", {"faults": RESET}, "--faults: fault 1: defect drop-gradient has no recovery"),
         ("", {"compression": "topk"}, "--compression: needs --workload dense-ledger"),
         ("", {"workload": "dense-ledger", "compression": "zip"}, "no such compression, got 'zip'; valid: none, topk"),
@@ -198,20 +232,3 @@ def test_registry_and_trainer_know_the_same_defects():
 def test_layout_that_cannot_show_a_defect_is_refused(judge, name, options, says):
     with pytest.raises(BadInput, match=says):
         judge("reference", defect=name, **options)
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(("name", "update"), CASES)
-def test_a_defect_takes_what_it_needs(tmp_path, name, update):
-    defect = DEFECTS[name]
-    need(*parts_of(defect.options))
-    plan = make_plan(Options(out=tmp_path, update=update, defect=name))
-    told = make_plan(Options(out=tmp_path, update=update, defect=name, layout=defect.layout, **defect.options))
-    assert plan == told
-    assert any(fault.outside for fault in plan.faults) == defect.recovers
-
-
-def test_other_faults_take_the_place_of_those_that_a_defect_needs(tmp_path):
-    plan = make_plan(Options(out=tmp_path, defect="third-strike", kill="worker:1@30"))
-    assert [str(fault) for fault in plan.faults] == ["worker:1@30"]
-    assert (plan.checkpoint_every, plan.patience_s) == (10, 20.0)

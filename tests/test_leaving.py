@@ -45,6 +45,7 @@ KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "", 
         ({"batches": "worker:1=5", "quorum": 2}, "--batches: excludes --quorum"),
         ({"batches": "worker:1=5", "workload": "digits"}, "--batches: needs --workload ledger"),
         ({"batches": "worker:1=5", "defect": "drop-gradient"}, "--batches: defect drop-gradient is not about it"),
+        ({"defect": "leaves-the-round"}, "--batches: defect leaves-the-round needs it, got 'none'. Give --batches"),
         ({"batches": "worker:1=5", "kill": "worker:1@5"}, "--kill: worker:1 has data for 5 steps (--batches), got"),
         ({"batches": "worker:1=5", "poison": "worker:1@7"}, "--poison: worker:1 has data for 5 steps (--batches)"),
         (
@@ -64,6 +65,7 @@ KILLED = Struck("kill", str(LEAVER), "20", "the process ended by signal 9", "", 
             {"drop_after": "2s", "defect": "second-newest", "kill": "ps:0@20"},
             "--drop-after: defect second-newest has no",
         ),
+        ({"defect": "drops-early", "kill": "worker:1@30"}, "--drop-after: defect drops-early needs it"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, options, says):

@@ -53,7 +53,6 @@ ELSEWHERE: dict[str, dict[str, tuple[str, ...]]] = {
         OPTION: (
             "compatibility.py",
             "defect.py",
-            "runner/defect_rules.py",
             "conformance/test_leaving.py",
             "conformance/test_recovery.py",
         )
@@ -102,7 +101,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, ...]]] = {
         CLAIM: ("claims.py",),
         "a figure of a verdict": ("checks/convergence.py",),
     },
-    "stop": {OPTION: ("runner/defect_rules.py",), "a request to the keeper": ("launchers/keeper.py",)},
+    "stop": {"a request to the keeper": ("launchers/keeper.py",)},
     "straggler": {"an anomaly": ("anomalies.py",)},
     "truncate": {"an operation of a file system": ("faults/fuse_server.py",)},
 }

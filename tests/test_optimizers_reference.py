@@ -62,7 +62,9 @@ def test_async_goes_back_to_one_cut_too(judge, optimizer):
     assert np.linalg.norm(found - theta) < 1e-6 * np.linalg.norm(theta)
 
 
-def test_a_defect_of_an_optimizer_is_not_shown_with_another_one(judge):
+def test_a_defect_of_an_optimizer_needs_it(judge):
     options = {"workload": "digits", "kill": "ps:0@30", "checkpoint_every": 10, "steps": 50}
+    with pytest.raises(BadInput, match=r"--optimizer: defect adam-slots-lost needs it.*Give --optimizer adam"):
+        judge("reference", defect="adam-slots-lost", **options)
     with pytest.raises(BadInput, match="--optimizer: defect adam-slots-lost needs adam to show, got 'momentum'"):
         judge("reference", defect="adam-slots-lost", optimizer="momentum", **options)

@@ -81,6 +81,7 @@ def test_bad_poison(poison, says):
         ({"workload": "dense-ledger", "compression": "topk"}, "--poison: needs --compression none"),
         ({"defect": "drop-gradient"}, "--poison: defect drop-gradient is not about it"),
         ({"defect": "no-fence", "kill": "ps:0@30"}, "--poison: defect no-fence is not about it"),
+        ({"defect": "nan-applied", "poison": ()}, "--poison: defect nan-applied needs it, got 'none'. Give --poison"),
         ({"defect": "nan-applied", "kill": "ps:0@30"}, "--kill: defect nan-applied has no recovery"),
     ],
 )

@@ -107,6 +107,7 @@ def test_what_replicas_do_not_do_is_refused(options, says):
             {"layout": "all-reduce", "defect": "skip-average", "steps": 20, "local_steps": 30},
             "--local-steps: is more than the 20 steps, so defect skip-average never strikes, got 30",
         ),
+        ({"layout": "all-reduce", "defect": "sum-of-steps"}, "--local-steps: defect sum-of-steps needs it"),
     ],
 )
 def test_options_that_do_not_fit_name_the_place(tmp_path, options, says):

@@ -148,6 +148,7 @@ def test_what_cannot_show_it_is_not_judged(tmp_path):
             {"replication": "model-parallel", "workload": "digits", "defect": "tower-repeats-batch"},
             "--replication: defect tower-repeats-batch needs in-graph to show, got 'model-parallel'",
         ),
+        ({"workload": "digits", "defect": "detached-slice"}, r"needs it, .*Give --replication model-parallel"),
         ({"defect": "drop-gradient", "replication": "in-graph"}, "--replication: defect drop-gradient has no such"),
     ],
 )

@@ -8,7 +8,7 @@ goes on to the current version, with its next gradient. What differs from the fu
 * Shards must agree whose gradients make a round, so **ps:0 decides**: a worker pushes to the others what ps:0 has
   accepted, and only that. They accept it, for they cannot be past the version without it. (A worker that dies between
   the two leaves the others waiting; recovery comes with checkpoints.)
-* Nobody holds up the next rounds until a slow worker has read, so its read is inside the critical section, and shards
+* The next rounds do not wait until a slow worker has read, so its read is inside the critical section, and shards
   that it finds at different versions it reads again.
 * Training is over after as many rounds as a worker has steps, for a worker pushes at most once per round. All begin
   together, or a worker that joins late would find it over.

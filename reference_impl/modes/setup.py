@@ -6,6 +6,7 @@ import logging
 import os
 from argparse import Namespace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from psconform.layout import Task
@@ -22,7 +23,7 @@ from ..recovery.recoverable_ps import serve_recoverable
 from ..recovery.recovering_worker import RecoveringWorker
 from .all_reduce import Replica
 from .backup_workers import QuorumWorker
-from .full_ps import FullConfig, FullShard
+from .full_ps import FullConfig
 from .full_worker import FullWorker
 from .in_graph import InGraph, serve_tower
 from .model_parallel import ModelParallel
@@ -79,18 +80,20 @@ def be(options: Namespace, cluster: Cluster, task: Task) -> Any:
 
 
 def broken(healthy: type[Any], defect: str) -> type[Any]:
-    """This class with a deliberate bug, in itself or in a part of it; as it is if the bug is none of it."""
+    """This class with a deliberate bug, in itself or in a part of it; SystemExit if it cannot have that bug."""
     if not defect:
         return healthy
     code = code_of(defect)
-    parts = {"shard_type": FullShard, "chief_type": Chief, "eviction_type": Eviction}
-    for name, part in parts.items():
-        if issubclass(code, part) and hasattr(healthy, name):
-            return type(code.__name__, (healthy,), {name: code})
+    if issubclass(code, healthy):
+        return code
     if issubclass(code, Eviction):
-        return type(code.__name__, (healthy,), {"chief_type": type(code.__name__, (Chief,), {"eviction_type": code})})
-    # A bug of the one client: between-graph, as which a run of it is trained for comparison, too, all is well.
-    return code if issubclass(code, healthy) or not issubclass(code, InGraph) else healthy
+        code = type(code.__name__, (Chief,), {"eviction_type": code})
+    for name in ("shard_type", "chief_type"):
+        if issubclass(code, getattr(healthy, name, NoneType)):
+            return type(code.__name__, (healthy,), {name: code})
+    if issubclass(code, InGraph) and not issubclass(healthy, InGraph):
+        return healthy  # between-graph, as which a run of the one client is trained for comparison, too, all is well
+    raise SystemExit(f"--defect: {defect} is not one of this mode")
 
 
 def _config(options: Namespace, probe: Probe, workers: int) -> FullConfig:

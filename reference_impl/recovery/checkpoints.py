@@ -300,8 +300,8 @@ def _os_error(error: tf.errors.OpError, prefix: Path) -> OSError:
 class Recovery:
     """Where checkpoints are, after how many steps of the chief or seconds there is one, and how many are kept.
 
-    ``every`` and ``every_s`` 0: only the first and the last are written. Whoever hears nothing of the others for
-    ``give_up_s`` ends, and says of whom.
+    ``every`` and ``every_s`` 0: only the first and the last are written. A task that hears nothing of the others
+    for ``give_up_s`` ends, and names them.
     """
 
     folder: Path

@@ -103,7 +103,7 @@ class RecoverableShard(FullShard):
         """In async the row; in sync the row of version ``until``, after the next news if that is not there yet.
 
         That version, even if the next one is there already: then another shard lacks this worker's gradient for it,
-        and this worker, started again, computes it once more, at the same parameters. Nobody writes to that row before
+        and this worker, started again, computes it once more, at the same parameters. Nothing writes to that row before
         the next round begins, and that takes this worker.
         """
         if not self.config.sync:

@@ -31,7 +31,7 @@ from ..targets.target import Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
 from .container_setup import containers_of, hides
-from .defect_rules import check_defect, with_needs
+from .defect_rules import check_leaving, check_recovery
 from .layout_file import FILE, read_layout
 from .stragglers import MAX_DIGITS, parse_batches, parse_slow, with_faults, without_faults
 
@@ -137,7 +137,6 @@ class Plan:
 
 def make_plan(options: Options) -> Plan:
     """Check what was asked for, and put it together; raises BadInput, naming the option."""
-    options = with_needs(options)
     target, out = str(options.target), Path(options.out or ".")
     workload, steps, patience_s = options.workload, options.steps, options.patience_s
     compression, defect = options.compression, options.defect
@@ -185,6 +184,7 @@ def make_plan(options: Options) -> Plan:
     )
     by_plan = _planned(options.faults, shape, steps=steps, seed=options.seed, target=found, containers=containers)
     counted = with_faults(parse_batches(options.batches, layout=shape, steps=steps), by_plan, layout=shape)
+    check_leaving(defect, counted)
     if workload not in found.workloads:
         raise BadInput(
             "--workload", f"target {found.name} has no such workload", value=workload, choices=found.workloads
@@ -209,7 +209,8 @@ def make_plan(options: Options) -> Plan:
     _check_uses(values, planned, counted, every or (spell(seconds) if seconds else None), drawn=drawn)
     interval = _checked_interval(every, seconds, planned, shape, defect=defect)
     if defect:
-        check_defect(defect, planned, interval, counted)
+        drawn = drawn or _of_a_run(options.faults)
+        check_recovery(defect, planned, interval, layout=shape, steps=steps, drawn=drawn)
     made = {"name": workload, "slow": stragglers, "batches": counted, "learning_rate": speed}
     return Plan(
         target=found,
@@ -293,6 +294,12 @@ def _planned(
 
 def _is_drawn(given: str | Path) -> bool:
     return str(given).partition(":")[0] == RANDOM
+
+
+def _of_a_run(given: str | Path) -> bool:
+    """The plan in a run folder: what ran once may run again, even if it was drawn."""
+    path = Path(given)
+    return path.name == FAULTS and path.with_name("manifest.json").is_file()
 
 
 def _interval(every: int | str | None) -> tuple[int | None, float]:

@@ -105,6 +105,9 @@ def _check_mode(name: str, defect: Defect, layout: Layout, steps: int | None) ->
         option = f"--{mode.replace('_', '-')}"
         if value != usual and mode not in defect.mode:
             raise BadInput(option, f"defect {name} has no such option", value=value)
+        if value == usual and mode in defect.mode:
+            hint = f"Give {option} {defect.mode[mode]}"
+            raise BadInput(option, f"defect {name} needs it", value=value, hint=hint)
     for named in ("replication", "optimizer", "schedule"):
         if (needed := defect.mode.get(named, getattr(layout, named))) != (given := getattr(layout, named)):
             raise BadInput(f"--{named}", f"defect {name} needs {needed} to show", value=given)
