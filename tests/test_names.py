@@ -125,7 +125,8 @@ def declared() -> dict[str, set[str]]:
 
 
 def path_of(module) -> str:
-    return Path(inspect.getsourcefile(module)).resolve().relative_to(ROOT).as_posix()
+    """Where it is in the repository, wherever the wheel with it was installed."""
+    return f"src/{module.__name__.replace('.', '/')}.py"
 
 
 def literals(path: Path) -> dict[str, int]:
