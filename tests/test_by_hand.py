@@ -175,14 +175,14 @@ def test_bad_cluster_is_one_line(tf_config, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--defect", "no-fence"], "--defect: no-fence is one of recovery, and needs --checkpoint-dir\n"),
+        (["--defect", "no-fence"], "--defect: no-fence is a defect of recovery: give --checkpoint-dir\n"),
         (
             ["--defect", "drop-gradient", "--optimizer", "adam"],
             "--defect: drop-gradient needs --optimizer sgd and --schedule constant\n",
         ),
         (
             ["--defect", "drop-gradient", "--checkpoint-dir", "{folder}"],
-            "--defect: drop-gradient is none of recovery, and goes without --checkpoint-dir\n",
+            "--defect: drop-gradient has no recovery: leave out --checkpoint-dir\n",
         ),
     ],
 )

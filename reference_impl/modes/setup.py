@@ -93,7 +93,7 @@ def broken(healthy: type[Any], defect: str) -> type[Any]:
             return type(code.__name__, (healthy,), {name: code})
     if issubclass(code, InGraph) and not issubclass(healthy, InGraph):
         return healthy  # between-graph, as which a run of the one client is trained for comparison, too, all is well
-    raise SystemExit(f"--defect: {defect} is not one of this mode")
+    raise SystemExit(f"--defect: this mode of training cannot have {defect}")
 
 
 def _config(options: Namespace, probe: Probe, workers: int) -> FullConfig:
@@ -125,9 +125,9 @@ def _check_defect(defect: str, config: FullConfig, *, recovers: bool) -> None:
     if DEFECTS[defect].all_reduce:
         raise SystemExit(f"--defect: {defect} is of replicas: needs a cluster without ps")
     if recovers and not DEFECTS[defect].recovers:
-        raise SystemExit(f"--defect: {defect} is none of recovery, and goes without --checkpoint-dir")
+        raise SystemExit(f"--defect: {defect} has no recovery: leave out --checkpoint-dir")
     if not recovers and DEFECTS[defect].recovers:
-        raise SystemExit(f"--defect: {defect} is one of recovery, and needs --checkpoint-dir")
+        raise SystemExit(f"--defect: {defect} is a defect of recovery: give --checkpoint-dir")
     if not (config.plain or recovers):
         raise SystemExit(f"--defect: {defect} needs --optimizer sgd and --schedule constant")
 

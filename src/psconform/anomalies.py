@@ -1,4 +1,4 @@
-"""Anomalies: what went unusually in a run, with whom and since when. They accuse nobody, and change no verdict."""
+"""Anomalies: what was unusual in a run, of which task and since when. They change no verdict."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ trainer does for the first time (a call that TensorFlow has to prepare) was seen
 STALL_WARM = 10
 """Steps of a worker that are left out at its start, in which it does everything for the first time."""
 STALL_LEAST = 20
-"""Pauses; with fewer nobody knows what is usual."""
+"""Least number of pauses from which the usual length can be told."""
 READ, PUSH, ACK = range(3)
 _DID = ("read for step {}", "pushed step {}", "got the answer of step {}")
 
@@ -108,7 +108,7 @@ class Gap:
 
     @property
     def own(self) -> bool:
-        """It had read and not pushed: nobody but itself can hold it up there."""
+        """It had read and not pushed: nothing outside the worker holds it up there."""
         return self.code == READ
 
     @property
@@ -285,7 +285,7 @@ LOSS_LEAST = 5
 def diverging(history: History, losses: Losses) -> list[Anomaly]:
     """The loss is not finite, or `LOSS_TIMES` what it was at first, from some step to the end, for `LOSS_SHARE` of all.
 
-    One report for the run, with the worker that saw it first: the parameters are everybody's. ``losses`` are those on
+    One report for the run, with the worker that saw it first: all workers share the parameters. ``losses`` are those on
     the whole training set, by worker and step, so that no batch stands out. Silent on ledgers, which have no loss, and
     where that part of the run is less than `LOSS_LEAST` steps.
     """

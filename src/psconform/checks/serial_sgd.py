@@ -1,4 +1,4 @@
-"""C1, C6: that synchronous training is serial training, step by step, whoever runs the steps, and is killed."""
+"""C1, C6: synchronous training equals serial training, step by step, in each mode of replication and after kills."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ NEVER = np.iinfo(np.int64).max
 def waits_for_slowest(history: History) -> Verdict:
     """S6: a round takes at least as long as its slowest required worker.
 
-    Under a full barrier every worker is required: nobody reads for step k+1 before the last worker has sent its
+    Under a full barrier every worker is required: no worker reads for step k+1 before the last worker has sent its
     gradient of step k. Judged by the clock alone (CLOCK_MONOTONIC, which all processes of one boot share), whatever
     parameters and versions say: a push is recorded before it is sent and a read after it was answered.
 
@@ -353,8 +353,8 @@ def waits_for_slowest(history: History) -> Verdict:
     sent = np.full((history.layout.workers, history.steps), NEVER, np.int64)
     for worker in history.workers:
         sent[worker.index, worker.pushes.step] = worker.pushes.at
-    sent[:, history.excused.any(axis=0)] = NEVER  # a round that went on without somebody waits for nobody
-    last = sent.max(axis=0)  # of each round; never, if somebody's push is not in the record
+    sent[:, history.excused.any(axis=0)] = NEVER  # a round that went on without a worker does not wait for it
+    last = sent.max(axis=0)  # of each round; NEVER if the push of a worker is not in the record
     lines: list[str] = []
     for worker in history.workers:
         reads = worker.reads

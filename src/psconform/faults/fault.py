@@ -70,7 +70,7 @@ class When:
         return cls(after_s=seconds)
 
     def check(self, *, layout: Layout, steps: int, place: str, value: object) -> None:
-        """Raises BadInput if nobody will ever get there."""
+        """Raises BadInput if no task ever gets there."""
         if self.task and self.task not in map(str, layout.worker_tasks):
             raise BadInput(place, f"layout {layout.text} has no such worker", value=value)
         if self.step is not None and self.step >= steps:

@@ -23,10 +23,10 @@ Connection = tuple[Link, int]
 class HeldBack:
     """Bytes that the sources of links have sent on connections that they have accepted, and that are not there yet.
 
-    Toxiproxy stands between the two ends of a connection, so nobody knows which they are. But who waits for an answer
-    sends nothing: as many bytes as it has sent have reached the other end, and of those that have received so many that
-    one counts which has sent least. Where that end is gone (its process has died) what it had sent by then counts, for
-    the end of a connection waits behind bytes that are held back.
+    Toxiproxy stands between the two ends of a connection, so which they are is not known. But a task that waits for an
+    answer sends nothing: as many bytes as it has sent have reached the other end, and of those that have received so
+    many that one counts which has sent least. Where that end is gone (its process has died) what it had sent by then
+    counts, for the end of a connection waits behind bytes that are held back.
     """
 
     def __init__(self, links: Links, of: Iterable[Link]) -> None:
@@ -305,7 +305,7 @@ class ClosesLate(Injector):
     """A toxic ``slow_close``: the end of a connection is passed on later, in the direction of the links.
 
     It shows only if a connection of the target ends meanwhile, say because a task dies: then what the destination has
-    dialled stays open though nobody is behind it any more, or more connections stay open at the destination than there
+    dialled stays open though its end is gone, or more connections stay open at the destination than there
     are that anybody has dialled.
     """
 
@@ -354,7 +354,7 @@ class ClosesLate(Injector):
             else:
                 self._before[link] = ports
         for task, usual in self._usual.items():
-            if not self._others_are_slow(task):  # they keep open what somebody has closed, too
+            if not self._others_are_slow(task):  # they keep closed connections open, too
                 count += max(0, self._more_than_dialled(task) - usual)
         return f"{count} connection(s) open whose other end had gone" if count else ""
 

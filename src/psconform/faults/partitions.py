@@ -163,7 +163,7 @@ def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Reg
 
 
 def _answered(links: Sequence[Link], *, one_way: bool) -> tuple[str, ...]:
-    """Answers come from a ps; with ``one_way`` whoever has dialled for them, a worker, loses the connection."""
+    """Answers come from a ps; with ``one_way`` the worker that has dialled for them loses the connection."""
     ends = ((link.destination, link.source) if one_way else (link.source, link.destination) for link in links)
     return tuple(dict.fromkeys(str(worker) for server, worker in ends if server.job == "ps"))
 

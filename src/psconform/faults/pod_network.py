@@ -23,7 +23,7 @@ PORTS = 1 << 16
 class Wires:
     """Where the packets of a link leave, and how rules tell them from others.
 
-    Every rule is where packets leave, in the pod of whoever sends them. Between two tasks that know each other's
+    Every rule is where packets leave, in the pod of the task that sends them. Between two tasks that know each other's
     address that is the source. Behind proxies each pair has a port of its own: bytes from a to b travel from a to the
     proxy that it dials for b, and, on connections that b has dialled, from b's proxy for a to b, so from the pod of the
     proxies.

@@ -83,7 +83,7 @@ def devices_of(task: Task, file: EventFile) -> dict[int, tuple[str, ...]]:
 
 
 def elsewhere(layout: Layout, devices: By) -> list[str]:
-    """Workers that have not computed where the layout says: then nobody knows what the run would show there."""
+    """Workers that have not computed where the layout says: what the run would show there is not known."""
     wanted = _wanted(layout)
     return [
         f"{task} computed on {', '.join(devices[task.index]) or 'nothing'}, not on {', '.join(wanted)}"

@@ -383,7 +383,7 @@ def check_links(faults: tuple[Fault, ...], target: Target) -> None:
 
 
 def check_phases(faults: tuple[Fault, ...], target: Target) -> None:
-    """Raises BadInput where a fault would wait for a phase that nobody is going to say."""
+    """Raises BadInput where a fault would wait for a phase that no task names."""
     for fault in faults:
         for when, where in ((fault.when, fault.where), (fault.until, fault.ends_where)):
             if target.phases is None or when is None or when.phase in ("", *PHASES):
