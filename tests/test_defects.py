@@ -232,3 +232,16 @@ def test_registry_and_trainer_know_the_same_defects():
 def test_layout_that_cannot_show_a_defect_is_refused(judge, name, options, says):
     with pytest.raises(BadInput, match=says):
         judge("reference", defect=name, **options)
+
+
+@pytest.mark.tensorflow
+def test_a_bug_that_a_mode_cannot_have_is_refused():
+    from psconform.reference_impl.modes.backup_workers import QuorumWorker
+    from psconform.reference_impl.modes.full_worker import FullWorker
+    from psconform.reference_impl.modes.in_graph import InGraph
+    from psconform.reference_impl.modes.setup import broken
+
+    for healthy, name in ((QuorumWorker, "drop-gradient"), (InGraph, "run-ahead")):
+        with pytest.raises(SystemExit, match=f"this mode of training cannot have {name}"):
+            broken(healthy, name)
+    assert broken(FullWorker, "detached-slice") is FullWorker  # a run for comparison
