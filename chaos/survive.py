@@ -84,6 +84,8 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     plan.write_text(plan_text(faults), encoding="utf-8")
     run = judge(faults=plan, **{"steps": STEPS, **options})
     tally.runs += 1
+    tally.planned += run.coverage.planned
+    tally.observed += run.coverage.observed
     if run.exit_code == 1:
         again = f"psconform replay {run.folder} --times 5\npsconform shrink {run.folder}"
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}\n{again}", pytrace=False)
@@ -91,6 +93,6 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
         reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
         kept = run.folder.parents[1] / f"undecided-{run.folder.parent.name}-{run.folder.name}"
         run.folder.rename(kept)  # out of what the fixture deletes once the test has passed
-        tally.undecided.append((kept, reasons[0]))
+        tally.undecided.append((kept, [*reasons, str(run.coverage)][0]))
         return
     shutil.rmtree(run.folder)

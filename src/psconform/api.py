@@ -21,7 +21,7 @@ from .runner.plan import Plan, make_plan
 from .runner.progress import Notify
 from .runner.session import Session
 from .runner.verdicts import Judged, judge_folder, store
-from .verdict import Verdict
+from .verdict import Coverage, Verdict
 
 Given = ParamSpec("Given")
 
@@ -61,6 +61,11 @@ class Run:
     def exit_code(self) -> int:
         """What ``psconform run`` would exit with: 0, 1 or 2."""
         return self._judged.exit_code
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many of the faults of its plan were observed."""
+        return self._judged.coverage
 
     @property
     def repeat(self) -> str:

@@ -214,6 +214,13 @@ class Options:
     restart_after: str | float | None = option(
         "1s", FAULTS, "With --kill: 500ms, or never.", "TIME", typed=str, always=True
     )
+    require_faults: str = option(
+        "",
+        FAULTS,
+        "Exit with 2 if fewer faults are observed: all, half or none. Default: all; half of drawn ones.",
+        "SHARE",
+        choices=("", "all", "half", "none"),
+    )
     checkpoint_every: int | str | None = option(
         None, FAULTS, "Steps of the chief, or 500ms; default 50 with faults, else 0: never.", "N|TIME", typed=str
     )

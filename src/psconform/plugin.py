@@ -43,9 +43,14 @@ _undecided = pytest.StashKey[str]()
 
 @dataclasses.dataclass
 class Tally:
-    """Clusters of this pytest run that were broken, and folders of those that are undecided, each with the reason."""
+    """Clusters of this pytest run that were broken, and folders of those that are undecided, each with the reason.
+
+    Of all faults of their plans, how many were observed.
+    """
 
     runs: int = 0
+    planned: int = 0
+    observed: int = 0
     undecided: list[tuple[Path, str]] = dataclasses.field(default_factory=list)
 
     def settle(self) -> str:
@@ -269,7 +274,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if (output := getattr(config, "workeroutput", None)) is not None:
         counts = [config.stash.get(key, 0) for key in (_clusters, _left_out)]
-        output["psconform"] = [*counts, tally.runs, [[str(folder), reason] for folder, reason in tally.undecided]]
+        undecided = [[str(folder), reason] for folder, reason in tally.undecided]
+        output["psconform"] = [*counts, tally.runs, tally.planned, tally.observed, undecided]
     elif _counted in config.stash and (problem := tally.settle()):
         config.stash[_undecided] = problem
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -280,12 +286,14 @@ def pytest_testnodedown(node: Any) -> None:
     """One of several processes has ended."""
     if (said := (getattr(node, "workeroutput", None) or {}).get("psconform")) is None:
         return
-    clusters, left_out, runs, undecided = said
+    clusters, left_out, runs, planned, observed, undecided = said
     stash = node.config.stash
     stash[_counted] = True
     stash[_clusters] = stash.get(_clusters, 0) + clusters
     stash[_left_out] = left_out  # all of them collect the same
     tally.runs += runs
+    tally.planned += planned
+    tally.observed += observed
     tally.undecided += [(Path(folder), reason) for folder, reason in undecided]
 
 
@@ -319,6 +327,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"psconform: {count} real clusters started (target {name}, {chosen.profile}{where})"
         )
+    if tally.planned:
+        terminalreporter.write_line(f"psconform: {tally.observed} of {tally.planned} faults were observed")
     kept = sorted((config.invocation_params.dir / "psconform-runs").glob("undecided-*"))
     if kept:
         terminalreporter.write_line(

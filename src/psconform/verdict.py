@@ -57,6 +57,25 @@ def not_judged(reason: str) -> Verdict:
     return Verdict("", "not judged", reason=reason)
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """Of the faults of a plan, how many were observed, and which share must be."""
+
+    planned: int
+    observed: int
+    required: Literal["all", "half", "none"]
+
+    @property
+    def enough(self) -> bool:
+        """At least the required share was observed."""
+        share = {"all": 1.0, "half": 0.5, "none": 0.0}[self.required]
+        return self.observed >= share * self.planned
+
+    def __str__(self) -> str:
+        short = "" if self.enough else f", too few for --require-faults {self.required}"
+        return f"{self.observed} of {self.planned} faults observed{short}"
+
+
 def exit_code(verdicts: Iterable[Verdict]) -> int:
     """0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown (or nothing judged at all)."""
     found = {verdict.status for verdict in verdicts}

@@ -249,7 +249,7 @@ def _held(history: History, worker: Worker, came: int, *, shown: list[int]) -> I
     It is on its way for a while once that is healed, until it shows itself by a read or a resumption.
     """
     alive = np.sort(np.concatenate([worker.reads.at, np.array(shown, np.int64)]))
-    for fault in history.faults:
+    for fault in history.injected:
         others = str(worker) not in fault.tasks and any(task.startswith("worker:") for task in fault.tasks)
         if others or fault.harm in HARMLESS or fault.file or (fault.healed and fault.off_ns <= came):
             continue

@@ -29,7 +29,7 @@ from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
-from .reasons import FaultMissed, TaskFailed, how_it_ended
+from .reasons import FaultMissed, Missed, Reason, TaskFailed, how_it_ended
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .weights import rescaled, whole_scale
 
@@ -128,7 +128,9 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         samples=samples,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
-        faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
+        faults=_faults(own, observed=True)
+        + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
+        attempts=_faults(own, observed=False),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
         absences=tuple(sorted(absences, key=lambda absence: absence.at)),
         devices=devices,
@@ -177,9 +179,9 @@ def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tup
     return tuple(lines)
 
 
-def _faults(own: EventFile | None) -> tuple[Struck, ...]:
-    """Faults that took effect, with what became of them."""
-    told = own.of(FaultEvent) if own is not None else []
+def _faults(own: EventFile | None, *, observed: bool) -> tuple[Struck, ...]:
+    """Faults that took effect, with what became of them; or those that were injected and not observed."""
+    told = [event for event in own.of(FaultEvent) if event.observed is observed] if own is not None else []
     found: list[Struck] = []
     last: dict[tuple[str, str, str, int | None], int] = {}  # of one that strikes again and again, the last
     for event in told:
@@ -188,7 +190,9 @@ def _faults(own: EventFile | None) -> tuple[Struck, ...]:
         if event.on:
             last[which] = len(found)
             said = event.fault, event.of, event.at, event.evidence, ""
-            found.append(Struck(*said, file=event.file, on_ns=when, harm=event.harm, tasks=event.tasks))
+            found.append(
+                Struck(*said, file=event.file, on_ns=when, harm=event.harm, tasks=event.tasks, number=event.number)
+            )
         elif which in last:
             found[last[which]] = replace(found[last[which]], healed=event.evidence, off_ns=when)
     return tuple(found)
@@ -256,7 +260,8 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
 
 
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
-    gaps = [str(reason) for reason in manifest.reasons]
+    known = {fault.number for fault in history.injected if fault.number is not None}
+    gaps = [str(reason) for reason in manifest.reasons if not _covered(reason, known)]
     if manifest.status != "finished":
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
@@ -283,6 +288,11 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
         if lacks:
             gaps.append(f"{task}: {', '.join(lacks)}")
     return list(dict.fromkeys(gaps))
+
+
+def _covered(reason: Reason, known: set[int]) -> bool:
+    """A fault that took no effect, or left its event: the record says what it may have done."""
+    return isinstance(reason, FaultMissed) and (reason.how is Missed.NEVER_INJECTED or reason.number in known)
 
 
 def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str]]:

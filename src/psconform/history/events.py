@@ -211,6 +211,9 @@ class FaultEvent(Event, tag="fault", frozen=True):
     ] = ()
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
     number: Annotated[Count | None, Meta(description="which of the faults that psconform strikes it is, from 0")] = None
+    observed: Annotated[
+        bool, Meta(description="false: it was injected, and nothing showed that it took effect; left out otherwise")
+    ] = True
 
 
 AnyEvent = (

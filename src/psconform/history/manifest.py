@@ -24,6 +24,7 @@ PLAIN = "plain"
 TWIN = "twin"
 """Folder in the run folder of a model trained in-graph or model-parallel: the same training, between-graph."""
 Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
+Required = Literal["all", "half", "none"]
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,6 +85,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
+    require_faults: Required = "all"  # how many of its faults must be observed
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
     launcher: str = Options.launcher
     image: str = Options.image  # of containers; empty: the trainer's own

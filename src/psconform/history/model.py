@@ -117,7 +117,8 @@ class History:
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
     marks: tuple[Mark, ...] = ()
-    faults: tuple[Struck, ...] = ()
+    faults: tuple[Struck, ...] = ()  # that took effect
+    attempts: tuple[Struck, ...] = ()  # injected, and not observed: each may have disturbed training, or not
     poisons: tuple[Poisoned, ...] = ()  # by worker and step
     absences: tuple[Absence, ...] = ()  # in the order of time
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by worker, where each of its towers is
@@ -153,8 +154,13 @@ class History:
 
     @property
     def disturbed(self) -> bool:
-        """A fault struck, or a task came back, or something was rolled back."""
-        return bool(self.faults) or self.struck
+        """A fault was injected, or a task came back, or something was rolled back."""
+        return bool(self.injected) or self.struck
+
+    @property
+    def injected(self) -> tuple[Struck, ...]:
+        """Faults that took effect, and those that may have."""
+        return (*self.faults, *self.attempts)
 
     @property
     def struck(self) -> bool:
@@ -166,7 +172,7 @@ class History:
     def straight(self) -> bool:
         """Whatever struck has made it slower at most: nobody died or was gone on without, nothing was sent again,
         overtaken or stayed without an answer, poisoned or taken back."""
-        died = any(fault.kills for fault in self.faults)
+        died = any(fault.kills for fault in self.injected)
         if died or self.absences or self.poisons or any(mark.kind == "resume" for mark in self.marks):
             return False
         epochs = {mark.epoch for mark in self.marks if mark.kind == "restore"}
@@ -182,7 +188,7 @@ class History:
     @cached_property
     def lost(self) -> bool:
         """A ps died; without a new cluster epoch nobody can tell what that has taken back, and when."""
-        return any(fault.kills and fault.of.startswith("ps:") for fault in self.faults)
+        return any(fault.kills and fault.of.startswith("ps:") for fault in self.injected)
 
     @cached_property
     def counted(self) -> bool:
@@ -197,7 +203,7 @@ class History:
         process of that worker may have sent, too.
         """
         pushes = worker.pushes
-        twice = any(fault.harm is Harm.DOUBLES and fault.of == str(worker) for fault in self.faults)
+        twice = any(fault.harm is Harm.DOUBLES and fault.of == str(worker) for fault in self.injected)
         first = np.isin(pushes.step, [join.step for join in worker.joins])
         return np.asarray((pushes.attempts == 1) & ~first & (not twice))
 
@@ -292,13 +298,13 @@ class History:
     @cached_property
     def rollbacks(self) -> tuple[Rollback, ...]:
         """All restores, in the order of the epochs that they began."""
-        return rollbacks_of(self.marks, self.faults)
+        return rollbacks_of(self.marks, self.injected)
 
     @property
     def astray(self) -> str:
         """A checkpoint file that a fault has damaged, of which no recorded name tells whose it is; empty: none."""
         names = {mark.name for mark in self.marks if mark.kind == "checkpoint"}
-        files = (fault for fault in self.faults if fault.file)
+        files = (fault for fault in self.injected if fault.file)
         return next((fault.file for fault in files if not any(map(fault.damaged, names))), "")
 
     @cached_property

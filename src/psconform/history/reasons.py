@@ -17,13 +17,19 @@ class Missed(StrEnum):
 
 
 class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault missed"):
-    """A fault did not take effect, or did not end: the run says nothing about it."""
+    """A fault was not injected, not observed or not healed: the run says nothing about it."""
 
     kind: str
     fault: str  # as the plan spells it
     how: Missed
     why: str = ""
     within_s: float = 0.0  # how long it was looked for, if that is over
+    number: int = -1  # of the faults that psconform injects, from 0; -1: of those that the probe does
+
+    @property
+    def observed(self) -> bool:
+        """It took effect on the target, and only its end is in doubt."""
+        return self.how in (Missed.NOT_HEALED, Missed.LEFT_UNHEALED)
 
     def __str__(self) -> str:
         within = f" within {self.within_s:.0f} s" if self.within_s else ""

@@ -59,6 +59,8 @@ class Harm(StrEnum):
 class Struck:
     """A fault that took effect, as psconform recorded it, and how it was healed (empty: it was not).
 
+    One that was attempted and not observed has no evidence; it may have taken effect all the same.
+
     A poison is one gradient, there is nothing to heal: its ``healed`` stays empty.
     """
 
@@ -72,6 +74,7 @@ class Struck:
     off_ns: int = 0  # until then; 0: not known, or it was not healed
     harm: Harm = Harm.AWAY
     tasks: tuple[str, ...] = ()  # that task, or those between which the links are; none: of all
+    number: int | None = None  # of the faults that psconform injects, from 0
 
     @property
     def kills(self) -> bool:

@@ -31,6 +31,8 @@ def table(judged: Judged) -> Text:
     for fault in judged.history.faults:
         text.append(f"  fault: {fault.what}: {fault.evidence}")
         text.append(f", then {fault.healed}\n" if fault.healed else "\n")
+    for missed in judged.history.missed:
+        text.append(f"  {missed}\n", style="yellow")
     for verdict in judged.verdicts:
         if verdict.status != "not judged":
             _row(text, verdict)
@@ -58,7 +60,8 @@ def summary(judged: Judged) -> str:
     gradients = sum(len(worker.pushes) for worker in judged.history.workers)
     reads = sum(len(worker.reads) for worker in judged.history.workers)
     tally = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return f"{word}: {tally}; {gradients} gradients, {reads} reads"
+    covered = f"; {judged.coverage}" if judged.coverage.planned else ""
+    return f"{word}: {tally}; {gradients} gradients, {reads} reads{covered}"
 
 
 def explain(judged: Judged) -> str:

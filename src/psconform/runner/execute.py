@@ -325,6 +325,7 @@ class _Execution:
         given = never_poisoned(self.plan.faults, self.folder, without=seconds)
         given += ran_out(self.plan.faults, self.folder, self.log, without=seconds)
         self.reasons += [*self.scheduler.missing(), *given]
+        self.scheduler.record_attempts()
         self.control.close()
         self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)

@@ -79,6 +79,7 @@ class _Scheduled:
     held: Arrival | None = None  # the task that waits for it to take effect
     why: str = ""  # it has failed
     within_s: float = 0.0  # it was watched for so long, and not observed
+    attempted: bool = False  # it may have taken effect since
     observed: bool = False
     on_ns: int = 0  # when it was last injected,
     off_ns: int = 0  # and taken away
@@ -93,7 +94,7 @@ class _Scheduled:
         self.state, self.why = state, why or self.why
 
     def missed(self, how: Missed, why: str = "") -> FaultMissed:
-        return FaultMissed(self.fault.kind, str(self.fault), how, why, self.within_s)
+        return FaultMissed(self.fault.kind, str(self.fault), how, why, self.within_s, self.number)
 
 
 class FaultScheduler:
@@ -228,6 +229,12 @@ class FaultScheduler:
                 known = isinstance(error, PsconformError)
                 one.state, one.why = State.FAILED, str(error) if known else f"{type(error).__name__}: {error}"
 
+    def record_attempts(self) -> None:
+        """Record the faults that were injected and not observed: each may have taken effect all the same."""
+        for one in self._all:
+            if one.attempted and not one.observed:
+                self._write(one, on=True, evidence="", observed=False)
+
     def missing(self) -> list[FaultMissed]:
         """Faults that have not taken effect, or were not healed."""
         found = []
@@ -235,6 +242,8 @@ class FaultScheduler:
             if one.state is State.WAITING:
                 if one.again is None:
                     found.append(one.missed(Missed.NEVER_INJECTED, "training did not get there"))
+            elif not one.attempted:
+                found.append(one.missed(Missed.NEVER_INJECTED, one.why))
             elif one.state is State.FAILED and one.observed:
                 found.append(one.missed(Missed.NOT_HEALED, one.why))
             elif one.state in (State.PUSHING, State.INJECTED, State.FAILED) or not one.observed:
@@ -285,6 +294,7 @@ class FaultScheduler:
         one.to(State.INJECTED)
         one.since = time.monotonic()
         one.held = arrival if one.injector.holds else None
+        one.attempted, one.on_ns = True, time.monotonic_ns()
         one.injector.inject()
         one.since = time.monotonic()  # telling a proxy takes a while: until now it may not have been there
         one.on_ns = time.monotonic_ns()
@@ -407,13 +417,14 @@ class FaultScheduler:
         if all(one.held is not arrival for one in self._all):
             arrival.release()
 
-    def _write(self, one: _Scheduled, *, on: bool, evidence: str) -> None:
+    def _write(self, one: _Scheduled, *, on: bool, evidence: str, observed: bool = True) -> None:
         kind = kinds()[one.fault.kind]
         said = {"fault": kind.name, "of": one.fault.of, "on": on, "at": str(one.fault.when), "harm": kind.harm.value}
         if on and one.seen:
             evidence = f"{evidence}; {one.seen}"
         said |= {"file": one.injector.file} if one.injector.file else {}
         said |= {"tasks": [str(task) for task in one.fault.tasks], "number": one.number}
+        said |= {} if observed else {"observed": False}
         self._log.write("fault", **said, evidence=evidence, did_ns=one.on_ns if on else one.off_ns)
 
 

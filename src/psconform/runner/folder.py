@@ -72,6 +72,7 @@ def manifest_of(plan: Plan) -> Manifest:
         checkpoint_every=plan.checkpoint_every,
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
+        require_faults=plan.require_faults,
         shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
         launcher=plan.launcher,
         image="" if plan.containers is None else plan.containers.image,

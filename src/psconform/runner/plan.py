@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..compatibility import check_option, check_options, unmet
 from ..errors import BadInput
@@ -19,7 +19,7 @@ from ..faults.kinds import PACKETS, check_available, kinds
 from ..faults.partitions import SHARED, of_listener
 from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
-from ..history.manifest import Workload
+from ..history.manifest import Required, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
@@ -67,6 +67,7 @@ class Plan:
     checkpoint_every: int = 0
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
+    require_faults: Required = "all"
     spelled: str = "reference"
     launcher: str = PROCESS
     containers: Containers | None = None
@@ -112,6 +113,7 @@ class Plan:
             emulate_gpus=layout.emulated,
             defect=self.defect,
             patience_s=self.patience_s,
+            require_faults="" if self.require_faults == "all" else self.require_faults,
             out=self.out,
             **given,
         )
@@ -222,6 +224,7 @@ def make_plan(options: Options) -> Plan:
         checkpoint_every=interval,
         checkpoint_seconds=seconds,
         patience_s=patience_s,
+        require_faults=cast(Required, options.require_faults or ("half" if drawn else "all")),
         spelled=REFERENCE if found.source == MODULE else found.source,
         launcher=options.launcher if containers is None else DOCKER,
         containers=containers,

@@ -55,6 +55,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_every=manifest.checkpoint_every,
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
+        require_faults=manifest.require_faults,
         spelled=name,
         launcher=manifest.launcher,
         containers=containers_of(

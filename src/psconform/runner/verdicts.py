@@ -15,7 +15,7 @@ from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
 from ..probe import ORDER, Ledger
-from ..verdict import Status, Verdict, exit_code
+from ..verdict import Coverage, Status, Verdict, exit_code
 from .figures import Curves, Timing, curves_of, timing_of
 
 
@@ -33,8 +33,15 @@ class Judged:
 
     @property
     def exit_code(self) -> int:
-        """0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown."""
-        return exit_code(self.verdicts)
+        """0 all claimed guarantees valid, 1 one violated, 2 one unknown, or fewer faults observed than required."""
+        code = exit_code(self.verdicts)
+        return code if code or self.coverage.enough else 2
+
+    @property
+    def coverage(self) -> Coverage:
+        """How many faults of the plan were observed."""
+        planned, missed = len(self.manifest.faults), [each for each in self.history.missed if not each.observed]
+        return Coverage(planned, planned - len(missed), self.manifest.require_faults)
 
     def names(self, status: Status) -> list[str]:
         """The guarantees with this verdict."""
@@ -55,6 +62,8 @@ class Judged:
             "gaps": list(self.history.gaps),
             "notes": list(self.history.notes),
             "faults": [dataclasses.asdict(fault) for fault in self.history.faults],
+            "faults_missed": [msgspec.to_builtins(missed) for missed in self.history.missed],
+            "coverage": dataclasses.asdict(self.coverage),
             "slow": dict(self.manifest.workload.slow),
             "times_s": self.manifest.times_s,
             "timing": self.timing.as_dict(),
