@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from psconform.history import stacks
+from psconform.history import logs
 from psconform.history.manifest import Manifest, Workload
 from psconform.layout import Layout
 from psconform.runner.verdicts import Judged
@@ -176,9 +176,9 @@ def scrub(folder: Path, scrubber: Scrubber) -> None:
 def _last_words(log: Path) -> str:
     """The last line that a task logged, and its stacks if there are any: what the witness of a hang shows."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    own, _ = stacks.split(text)
+    own, _ = logs.split(text)
     kept = [line for line in own.splitlines() if line.strip()][-1:]
-    return "\n".join([*kept, *([stacks.MARK + text.rpartition(stacks.MARK)[2]] if stacks.MARK in text else [])])
+    return "\n".join([*kept, *([logs.MARK + text.rpartition(logs.MARK)[2]] if logs.MARK in text else [])])
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -272,6 +272,8 @@ NEEDS = {
     "gradients that are sent once": "single sending",
     "versions in reads": "versions",
     "a cluster epoch": "epoch",
+    "training hung": "end",
+    "training ended": "end",
     "three faults of one kind": "three faults alike",
     "faults that are healed": "healed faults",
     "faults that last as long": "longer faults",

@@ -144,7 +144,7 @@ class Story:
             for worker, probe in enumerate(self.probes):
                 probe.resume(self.next_step(worker))
 
-    def finish(self) -> Judged:
+    def finish(self, *reasons: Reason) -> Judged:
         """Train what is left, read once more, end, judge."""
         for worker in range(len(self.probes)):
             while self.next_step(worker) < self.steps:
@@ -155,7 +155,7 @@ class Story:
             probe.wait_for_all()
             self.read(worker, final=True)
             probe.close()
-        return self.end("finished")
+        return self.end("finished", *reasons)
 
     def end(self, status: str, *reasons: Reason) -> Judged:
         for task in self.manifest.layout.tasks:

@@ -58,7 +58,9 @@ VIOLATED = [
     (bugs.ReadsTooEarly, "async", ONE, "I2"),
     (bugs.NeverInitialised, "async", TWO, "I2"),
     # Delivery.
-    (bugs.Phantom, "async", ONE, "R1"),
+    (bugs.Phantom, "async", ONE, "R1 L0"),
+    (bugs.Quits, "async", ONE, "L0"),
+    (bugs.Quits, "sync", ONE, "L0"),
     (bugs.FailedButApplied, "sync", TWO, "R1"),
     (bugs.FailedButApplied, "async", TWO, "R1"),
     (bugs.NeverToldTwice, "async", ONE, "R1 R2"),
@@ -102,12 +104,10 @@ UNKNOWN = [
     (bugs.NonceInOne, "async", TWO, "I1 I2"),
     (bugs.StaleFinal, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2"),
     (bugs.ReadsOnlyInTheEnd, "async", ONE, "A1 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.Quits, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.Quits, "sync", ONE, "S1 S3 S4 S5 S6 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.Killed, "async", TWO, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.PhantomOfKilled, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.NoFinal, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 C3"),
-    (bugs.NoFinal, "sync", TWO, "S1 S3 S4 S5 S6 A6 A7 I1 I2 R1 R2 C3"),
+    (bugs.Killed, "async", TWO, "A1 A2 A5 A6 A7 I1 I2 R1 R2 L0 C3"),
+    (bugs.PhantomOfKilled, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 L0 C3"),
+    (bugs.NoFinal, "async", ONE, "A1 A2 A5 A6 A7 I1 I2 R1 R2 L0 C3"),
+    (bugs.NoFinal, "sync", TWO, "S1 S3 S4 S5 S6 A6 A7 I1 I2 R1 R2 L0 C3"),
 ]
 
 

@@ -62,7 +62,7 @@ def test_healthy_local_steps_are_valid(tmp_path, workers, steps, local_steps, re
     ring = rings.Ring(workers=workers, steps=steps, local_steps=local_steps, reads=reads)
     judged = ring.judge(tmp_path / "run")
     assert judged.exit_code == 0, judged.verdicts
-    assert of(judged, "valid") == {"S7", "C5", "I1", "I2", "C3"}
+    assert of(judged, "valid") == {"S7", "C5", "I1", "I2", "L0", "C3"}
     assert verdict(judged, "C5").reason == f"{math.ceil(steps / local_steps)} exchanges of {workers} replicas"
 
 

@@ -60,7 +60,7 @@ def test_good_file_is_read_in_full(tmp_path):
         (
             'name = "mine"',
             'name = "mine"\nnmae = 1',
-            "top level: unknown field, got 'nmae'; valid: batches, claims, cluster_spec, compressions, env, image",
+            "top level: unknown field, got 'nmae'; valid: batches, claims, cluster_spec, compressions, dynamic_work",
         ),
         ("[jobs.worker]", "[jobs.wrker]", "jobs.worker: is missing"),
         ("exits = false", "exits = 0", "jobs.ps.exits: Input should be a valid boolean, got 0"),

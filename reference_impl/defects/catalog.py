@@ -544,6 +544,7 @@ DEFECTS: dict[str, Defect] = {
         "worker_defects.LeavesTheRound",
         "a worker that runs out of data leaves, and the others wait for it in their next round",
         "M2",
+        ("L0",),
         updates=SYNC,
         workers=2,
         steps=40,

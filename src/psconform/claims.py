@@ -34,7 +34,7 @@ class Claims:
     rate: str = "constant"
     compression: str = "lossless"
     recovery: str = "none"
-    liveness: str = "may-hang"
+    liveness: str = "attributed-error"
 
     def __post_init__(self) -> None:
         for field in fields(self):

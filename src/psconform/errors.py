@@ -46,6 +46,10 @@ class BadInput(PsconformError):
         super().__init__(text + (f". {hint}" if hint else ""))
 
 
+class NotStarted(BadInput):
+    """The user's set-up: a task ended, or hung, before its probe had started (exit code 3)."""
+
+
 class Malformed(BadInput):
     """A stored run that cannot be read: names the file and, where there is one, the line (exit code 3)."""
 

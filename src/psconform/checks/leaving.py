@@ -69,7 +69,7 @@ BEHIND = 20
 """Rounds within which a worker that is back takes part again; the one that is open when it comes may go by."""
 
 
-@check("M2", "leaving", needs=(), reads=0, ends=True)
+@check("M2", "leaving", needs=(), reads=0, finite=False)
 def leaves_as_declared(history: History) -> Verdict:
     """M2: a leaver is waited for, replaced, or reported, as declared.
 
@@ -96,8 +96,6 @@ def leaves_as_declared(history: History) -> Verdict:
         return violated(lines)
     if lasting:
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
-    if history.gaps:
-        return unknown(history.incomplete)
     away = {absence.worker for absence in history.absences}
     dry = f"{len(history.workload.batches)} worker(s) ran out of data" if history.workload.batches else ""
     return valid(", ".join(filter(None, (dry, f"{len(away)} worker(s) gone on without" if away else ""))))
@@ -281,4 +279,4 @@ def _held_up(history: History) -> Iterator[str]:
         due = int(history.due[worker.index])
         if due < history.steps and len(worker.pushes) >= due:
             lines.append(f"{worker} had pushed its {due} batches, and then training stopped")
-    yield from lines and [*lines, *history.last_words]
+    yield from lines and [*lines, *history.last_words.values()]

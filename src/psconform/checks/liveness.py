@@ -1,14 +1,17 @@
-"""L1: every fault ends in progress or in an error that names its cause."""
+"""L0, L1, L3: training completes; every fault ends in progress, or in an error that names its cause."""
 
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..history.columns import Ints
+from ..history.logs import NOISE
 from ..history.model import History
-from ..history.reasons import TaskFailed
+from ..history.reasons import Cause, EndedEarly, NoEnd, Stop, TaskFailed
 from ..history.records import Struck
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import check
@@ -20,11 +23,48 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 """What a line that names an error has in it."""
-_NOISE = re.compile(
-    r"oneDNN|cuInit|absl::InitializeLog|cpu_feature_guard|cuda drivers|NUMA node|TensorRT|Unable to register cu|"
-    r"already (been )?registered|OUT_OF_RANGE|^I\d{4} |: I tensorflow/"
-)
-"""What TensorFlow logs on a healthy day, and in words of errors; what it calls information is none."""
+GANG = (signal.SIGTERM, signal.SIGABRT)
+"""Signals by which a job ends the peers of a task that has failed, or they themselves."""
+
+
+@check("L0", "completes", needs=(), reads=0, ends=True, local_steps="any")
+def completes(history: History) -> Verdict:
+    """L0: with no fault injected, training comes to its end: every task ends as declared and takes all its steps.
+
+    A hang or a crash is a violation. A hang: no task made progress for as long as ``--patience`` and for ten times as
+    long as any step had taken. The witness is the task, its last event, the last traceback or fatal message of its log,
+    and of a hang where each task is stuck, if its probe can tell. A worker that exits with status 0 before it has taken
+    all its steps did not complete, unless that is declared: ``--batches``, ``--quorum``, ``--drop-after``,
+    ``dynamic_work`` in target.toml.
+
+    Assumes: the tasks had started (a task that ends before is the user's set-up, and no run), and it was the trainer
+    that ended them: after the OOM killer, another SIGKILL or a full disk this is unknown.
+    """
+    if history.injected:
+        return not_judged("needs a run without faults")
+    if history.gaps:
+        return unknown(history.incomplete)
+    for failed in history.failed:
+        if failed.cause:
+            return unknown(f"{failed.how}: {failed.cause}")
+    if history.stops or history.endless:
+        return violated([line for stop in (*history.stops, *history.endless) for line in _in_full(history, stop)])
+    return valid()
+
+
+def _in_full(history: History, stop: Stop | NoEnd) -> Iterator[str]:
+    """What stopped, what it did last, and what its log says."""
+    match stop:
+        case TaskFailed():
+            yield history.last_words.get(stop.task, "")
+            yield f"{stop.how}{': ' + stop.log if stop.log else ', and its log is empty'}"
+            yield from (f"    {line.strip()}" for line in stop.block if line != stop.log)
+        case EndedEarly():
+            yield str(stop)
+            yield history.last_words.get(stop.task, "")
+        case _:
+            yield str(stop)
+            yield from history.last_words.values()
 
 
 @check("L1", "no hang", dimension="liveness", weakest=("may-hang",), needs=(), reads=0, ends=True)
@@ -47,6 +87,8 @@ def no_hang(history: History) -> Verdict:
     without any, nobody knows whether it is the target that hangs.
     """
     if not history.faults:
+        if history.attempts and history.stops:
+            return unknown(f"{history.attempts[0].what} was injected and not observed, and then {history.cut}")
         return not_judged("needs a fault: --kill, --stop, --poison or --faults")
     owed = history.left  # a job that may go on without a worker owes progress without it
     lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
@@ -56,36 +98,51 @@ def no_hang(history: History) -> Verdict:
 
 
 def _after_healing(history: History) -> Verdict:
-    if history.ended in ("finished", "stalled") and history.failed and history.claims.liveness == "attributed-error":
+    early = [stop for stop in history.stops if isinstance(stop, EndedEarly)]
+    attributed = history.claims.liveness == "attributed-error"
+    if history.ended in ("finished", "stalled") and history.failed and attributed:
         return _by_an_error(history)
-    if history.ended == "stalled":
+    if history.ended == "stalled" or history.endless:
         struck = [f"{fault.what}: {fault.evidence}" for fault in history.faults]
-        return violated([*(f"after {text}" for text in struck), *map(str, history.failed), *history.last_words])
-    if history.failed:
-        return violated(map(str, history.failed))
+        ended = (*history.failed, *early, *history.endless)
+        return violated([*(f"after {text}" for text in struck), *map(str, ended), *history.last_words.values()])
+    if history.failed or early:
+        return violated(map(str, (*history.failed, *early)))
     if history.gaps:
         return unknown(history.incomplete)
     return valid(f"{len(history.faults)} fault(s)")
 
 
 def _by_an_error(history: History) -> Verdict:
-    """Whether each task that failed has said why; ends that were psconform's doing are not among them."""
+    """Whether the job has said why it failed: one task that names the cause explains the ends of its peers.
+
+    Ends that were psconform's doing are not among them.
+    """
+    for failed in history.failed:
+        if failed.cause in (Cause.OUT_OF_MEMORY, Cause.DISK_FULL):
+            return unknown(f"{failed.how}: {failed.cause}")
     silent, unclear = [], []
+    named = any(_names_error(failed) for failed in history.failed)
     for failed in history.failed:
         how, last = failed.how, failed.log
+        if _names_error(failed) or (named and -failed.status in GANG):
+            continue
         if failed.status < 0:
             silent.append(f"{how}, which psconform did not send" + (f"; its log ends: {last}" if last else ""))
-        elif _ERROR.search(last) and not _NOISE.search(last):
-            continue
         elif last and (last[0].isspace() or not re.search(r"[^\W\d_]", last)):
             unclear.append(f"{how}, and its log ends within a longer message, of which only this is known: {last}")
         else:
             silent.append(f"{how}, and its log names no error" + (f"; it ends: {last}" if last else ""))
     if silent:
         return violated(silent)
-    if history.missed:
-        return unknown(f"incomplete: {history.missed[0]}")
     return unknown(unclear[0]) if unclear else valid("by an error")
+
+
+def _names_error(failed: TaskFailed) -> bool:
+    """Its log names the error of which it ended; a task that aborts itself has done so with a message."""
+    if failed.status < 0:
+        return -failed.status == signal.SIGABRT and bool(failed.block)
+    return bool(failed.block) or bool(_ERROR.search(failed.log) and not NOISE.search(failed.log))
 
 
 SPACED = 3

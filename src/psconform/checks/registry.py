@@ -52,7 +52,7 @@ class Check:
         needs: what the parameters of a workload must show (``probe.SHOWS``), one of these; none: any workload will do.
         reads: the least number of reads that each worker must have made for it to be decided.
         finite: it counts, so that it is shown no read with a NaN or Inf.
-        ends: it is about how a run ends, so it looks at an incomplete record itself.
+        ends: it is about how a run ends, so it looks at a run that stopped early, and at an incomplete record, itself.
         acked: it is about accepted gradients, so each worker must have one.
         whole_gradients: it takes a gradient of which some entries show for one that has arrived, and one that is late
             for a fault.
@@ -132,15 +132,18 @@ def judge_history(history: History) -> list[Verdict]:
     """Judge every guarantee that the Target claims; never raises.
 
     These rules hold for all checks: a check that crashes is ``unknown``; nothing is ``valid`` on an incomplete record
-    (``History.gaps``) or with fewer reads than the check needs; nor is what is counted, where final reads disagree, or
-    once a NaN or Inf is in the parameters.
+    (``History.gaps``), or with fewer reads than the check needs; nor is what is counted, where final reads disagree, or
+    once a NaN or Inf is in the parameters. Of a run that stopped early (``History.cut``) only violations count, and
+    what is about its end.
     """
     return [_judge(check, history) for check in all_checks()]
 
 
 def _judge(check: Check, history: History) -> Verdict:
     claimed = history.claims.level(check.dimension) if check.dimension else "always"
-    if history.layout.update not in check.updates:
+    if history.calibration and not check.ends:
+        verdict = not_judged("needs a calibration that comes to its end")
+    elif history.layout.update not in check.updates:
         verdict = not_judged(f"needs --update {' or '.join(check.updates)}")
     elif history.workload.name not in check.workloads:
         verdict = not_judged(f"needs --workload {' or '.join(check.workloads)}")
@@ -166,10 +169,8 @@ def _judge(check: Check, history: History) -> Verdict:
 
 
 def _guarded(check: Check, history: History) -> Verdict:
-    if not any(len(worker.pushes) for worker in history.workers):
-        return unknown("nothing was trained: no gradient was pushed")
-    if all((worker.pushes.outcome == FAILED).all() for worker in history.workers):
-        return unknown("nothing was trained: every gradient was refused")
+    if not check.ends and (untrained := _untrained(history)):
+        return not_judged(history.cut) if history.cut else unknown(untrained)
     try:
         verdict = check.judge(history.finite if check.finite else history)
         doubt = _doubt(check, history) if verdict.status == "valid" else ""
@@ -178,7 +179,19 @@ def _guarded(check: Check, history: History) -> Verdict:
     if verdict.status == "violated" and history.missing and history.layout.drop_after:
         # what the job went on without was said in records: with a part of one, what is excused looks like a violation
         return unknown(history.incomplete)
+    if verdict.status == "valid" and (untrained := _untrained(history)):
+        return unknown(untrained)
+    if history.cut and not check.ends and verdict.status in ("valid", "unknown"):
+        return not_judged(history.cut)  # there is nothing after it, least of all a final read
     return unknown(doubt, **verdict.stats) if doubt else verdict
+
+
+def _untrained(history: History) -> str:
+    if not any(len(worker.pushes) for worker in history.workers):
+        return "nothing was trained: no gradient was pushed"
+    if all((worker.pushes.outcome == FAILED).all() for worker in history.workers):
+        return "nothing was trained: every gradient was refused"
+    return ""
 
 
 def _doubt(check: Check, history: History) -> str:

@@ -48,7 +48,7 @@ class _Pace:
     weakest=("may-hang", "attributed-error"),
     needs=(),
     reads=0,
-    ends=True,
+    finite=False,
 )
 def throughput_back(history: History) -> Verdict:
     """L2: throughput is back within T2 (5 s) after the last fault was healed.

@@ -80,6 +80,10 @@ JITTER_LOOKS = 5
 """A latency with jitter is drawn anew every so many looks."""
 Toxic = tuple[str, Callable[[dict[str, int]], dict[str, int]]]
 """Toxiproxy's name of what it adds, and its attributes by the parameters of a fault (github.com/Shopify/toxiproxy)."""
+UNUSED = (
+    "no connection went through the proxies of these links: either neither task dials the other, or they tell each "
+    "other their addresses, past those that psconform has handed out"
+)
 ENDS_S = 2.0
 """So long after the bytes that are to end their connection it has ended: what ends later may have another reason."""
 
@@ -112,6 +116,7 @@ class Disturbs(Injector):
         self._past: dict[Link, int] = {}  # bytes that were beyond its reach when the meter was set, and still to arrive
         self._first = 0.0  # when there were bytes that were to end their connection
         self._doubt = ""
+        self._dialled_at_all = False
         self._jitter = random.Random(f"{scene.seed}:{fault}")
 
     @property
@@ -120,6 +125,11 @@ class Disturbs(Injector):
         if self._ends:
             return not self._refuses and (not self._first or time.monotonic() - self._first < ENDS_S)
         return True
+
+    @property
+    def unseen(self) -> str:  # type: ignore[override]
+        """Nobody has dialled what it acts on."""
+        return "" if self._dialled_at_all else UNUSED
 
     def inject(self) -> None:
         links = self._links
@@ -266,7 +276,9 @@ class Disturbs(Injector):
 
     def _flows(self) -> dict[str, Flows]:
         pairs = [(link.source, link.destination) for link in self._of]
-        return self._links.flows((*pairs, *((listener, dialler) for dialler, listener in pairs)))
+        found = self._links.flows((*pairs, *((listener, dialler) for dialler, listener in pairs)))
+        self._dialled_at_all = self._dialled_at_all or any(flows.open for flows in found.values())
+        return found
 
     def _count_from_now(self) -> None:
         now = self._flows()

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ..errors import Malformed
-from ..layout import Layout, Task
+from ..layout import Task
 from ..models import Data
 from ..probe import SAMPLES, WEIGHTS
 from ..trained import DATA
-from . import stacks
+from . import logs
 from .columns import OUTCOMES
 from .decode import decode_worker
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
@@ -29,7 +29,7 @@ from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
-from .reasons import FaultMissed, Missed, Reason, TaskFailed, how_it_ended
+from .reasons import EndedEarly, FaultMissed, Missed, NoEnd, NoProgress, Reason, Stop, TaskFailed, how_it_ended
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .weights import rescaled, whole_scale
 
@@ -78,7 +78,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     last: dict[Task, AnyEvent] = {}
     closed: dict[Task, int] = {}
     files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
-    notes += [SHARED_SPEC] if manifest.shared_spec else []
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):
@@ -107,13 +106,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
     variables = _variables(folder, workers, shards)
-    if shards is None and variables == manifest.layout.ps and variables:
-        shards = tuple(range(variables))
-    # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
-    alike = (
-        WEIGHTS in manifest.workload.shows and manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
-    )
-    scale = whole_scale(workers) if alike else 1.0
+    shards = tuple(range(variables)) if shards is None and variables == manifest.layout.ps and variables else shards
+    scale = _scale(manifest, workers)
     history = History(
         layout=manifest.layout,
         claims=manifest.claims,
@@ -136,14 +130,24 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         devices=devices,
         ended=manifest.status,
         until=own.events[-1].mono_ns if own is not None else 0,
-        failed=tuple(reason for reason in manifest.reasons if isinstance(reason, TaskFailed)),
+        endless=tuple(reason for reason in manifest.reasons if isinstance(reason, NoEnd)),
+        calibration=manifest.calibration,
+        dynamic=manifest.dynamic_work,
         missed=tuple(reason for reason in manifest.reasons if isinstance(reason, FaultMissed)),
-        last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
-        notes=(*notes, *unsaid(manifest.layout, devices)),
+        notes=(*([SHARED_SPEC] if manifest.shared_spec else ()), *notes, *unsaid(manifest.layout, devices)),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
     )
+    history = replace(history, stops=_stops(history, manifest, own))
+    if history.stops or history.endless:
+        history = replace(history, last_words=_last_words(folder, manifest, last))
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
     return history if scale == 1.0 else rescaled(history, scale)
+
+
+def _scale(manifest: Manifest, workers: list[Worker]) -> float:
+    """Where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is."""
+    constant = manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
+    return whole_scale(workers) if constant and WEIGHTS in manifest.workload.shows else 1.0
 
 
 def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:
@@ -162,21 +166,21 @@ def read_data(folder: Path) -> Data:
         raise Malformed(folder / DATA, str(error).removeprefix(f"{folder / DATA}: ")) from None
 
 
-def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tuple[str, ...]:
-    """What each task recorded and logged last, and where it is stuck, for the witness of a hang."""
-    lines = []
-    for task in layout.tasks:
+def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) -> dict[str, str]:
+    """By task, what it recorded and logged last, and where it is stuck, for the witness of a hang or a crash."""
+    lines = {}
+    for task in manifest.layout.tasks:
         event = last.get(task)
         step = getattr(event, "step", None)
         what = "recorded nothing" if event is None else f"recorded {event.__struct_config__.tag} last"
         what += f", of step {step}" if step is not None else ""
         log = folder / "logs" / f"{task.slug}.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        own_words, stack = stacks.split(text)
+        own_words, stack = logs.split(text)
         what += f"; it is in {stack}" if stack else ""
         tail = [line for line in own_words.splitlines() if line.strip()][-1:]
-        lines.append(f"{task} {what}" + (f"; its log ends: {tail[0][:300]}" if tail else ""))
-    return tuple(lines)
+        lines[str(task)] = f"{task} {what}" + (f"; its log ends: {tail[0][:300]}" if tail else "")
+    return lines
 
 
 def _faults(own: EventFile | None, *, observed: bool) -> tuple[Struck, ...]:
@@ -262,27 +266,21 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
     known = {fault.number for fault in history.injected if fault.number is not None}
     gaps = [str(reason) for reason in manifest.reasons if not _covered(reason, known)]
-    if manifest.status != "finished":
+    if manifest.status not in ("finished", "stalled"):
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
         gaps += _ends(history, own)
-    gaps += elsewhere(history.layout, history.devices)
-    by_index = {worker.index: worker for worker in history.workers}
-    expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
-    for task in manifest.layout.worker_tasks:
-        worker = by_index.get(task.index)
-        if worker is None:
-            gaps.append(f"{task} never reported: no probe wrote events for it")
-            continue
+    gaps += [*_silent(history), *elsewhere(history.layout, history.devices)]
+    for worker in history.workers if not history.stops else ():  # then, what is missing did not happen
+        task = Task("worker", worker.index)
         lacks = []
         left = task in history.left  # as the layout says it may
         if not worker.ended and not left:
             lacks.append("its record has no end event, so it was killed or cut short")
-        # where a round does not wait for all, the rounds may be over before a worker has pushed all of its steps
-        if len(worker.pushes) < expected[task.index] and not (manifest.layout.quorum and worker.ended):
-            lacks.append(f"it pushed {len(worker.pushes)} of {expected[task.index]} gradients")
+        if (pushed := len(worker.pushes)) < (due := _due(history, worker)):
+            lacks.append(f"it pushed {pushed} of {due} gradients")
         if not worker.reads.final.any() and not left:
             lacks.append("it made no final read after every worker was done")
         if lacks:
@@ -290,8 +288,35 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     return list(dict.fromkeys(gaps))
 
 
+def _due(history: History, worker: Worker) -> int:
+    """How many gradients a worker had to push."""
+    if history.dynamic or (history.layout.quorum and worker.ended):
+        return 0  # where a round does not wait for all, the rounds may be over before it has pushed all of its steps
+    return int((~history.excused | (history.outcomes != 0))[worker.index].sum())
+
+
+def _silent(history: History) -> list[str]:
+    reported = {worker.index for worker in history.workers}
+    silent = (task for task in history.layout.worker_tasks if task.index not in reported)
+    return [f"{task} never reported: no probe wrote events for it" for task in silent]
+
+
+def _stops(history: History, manifest: Manifest, own: EventFile | None) -> tuple[Stop, ...]:
+    """What psconform saw of a run that did not come to its end, and workers that ended too early."""
+    stops: list[Stop] = [reason for reason in manifest.reasons if isinstance(reason, TaskFailed | NoProgress)]
+    exits = {event.of: event for event in own.of(Exit) if not event.second} if own is not None else {}
+    for worker in history.workers:
+        end, pushed, due = exits.get(str(worker)), len(worker.pushes), _due(history, worker)
+        whole = worker.ended or (end is not None and end.recorded_bytes and not history.missing)
+        if end is not None and end.status == 0 and not end.stopped and whole and pushed < due:
+            stops.append(EndedEarly(str(worker), pushed, due))
+    return tuple(stops)
+
+
 def _covered(reason: Reason, known: set[int]) -> bool:
-    """A fault that took no effect, or left its event: the record says what it may have done."""
+    """It takes nothing from the record: of a stop, or of a fault that took no effect or left its event."""
+    if isinstance(reason, TaskFailed | NoProgress | NoEnd):
+        return True
     return isinstance(reason, FaultMissed) and (reason.how is Missed.NEVER_INJECTED or reason.number in known)
 
 
@@ -312,12 +337,11 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
 
 def _ends(history: History, file: EventFile) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
-    said = {failed.task for failed in history.failed}
     for task in (task for task in history.left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]
     for name, event in exits.items():
-        if event.status != 0 and not event.stopped and name not in said:
+        if event.status != 0 and not event.stopped and not history.stops:
             gaps.append(f"{name} {how_it_ended(event.status)}")
     return gaps + [f"{task} has no recorded end" for task in history.layout.tasks if str(task) not in exits]
 

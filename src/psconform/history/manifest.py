@@ -86,6 +86,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
     require_faults: Required = "all"  # how many of its faults must be observed
+    dynamic_work: bool = False  # each worker takes as many steps as it comes to
+    calibration: bool = False  # one that did not come to its end, in place of the run
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
     launcher: str = Options.launcher
     image: str = Options.image  # of containers; empty: the trainer's own

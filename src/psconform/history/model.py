@@ -15,7 +15,7 @@ from ..layout import Layout, Task
 from ..models import Data
 from .columns import FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
 from .manifest import Workload
-from .reasons import FaultMissed, TaskFailed
+from .reasons import FaultMissed, NoEnd, Stop, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
 
@@ -124,10 +124,13 @@ class History:
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by worker, where each of its towers is
     ended: str = "finished"  # how the run did, as in the manifest
     until: int = 0  # when psconform ended its own record, nanoseconds of CLOCK_MONOTONIC; 0: not known
-    failed: tuple[TaskFailed, ...] = ()
+    stops: tuple[Stop, ...] = ()  # why training did not come to its end; empty: it did
+    endless: tuple[NoEnd, ...] = ()  # tasks that did not end after it
     missing: tuple[str, ...] = ()  # parts of the record that are lost, or may be, for nobody saw its end
     missed: tuple[FaultMissed, ...] = ()
-    last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
+    last_words: Mapping[str, str] = field(default_factory=dict)  # what each task did last, if training stopped early
+    dynamic: bool = False  # work is dealt out as workers ask for it, so each takes as many steps as it comes to
+    calibration: bool = False  # it is the run that was to find the unit of the ledger, and did not come to its end
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 
     @property
@@ -148,9 +151,24 @@ class History:
         return f"incomplete: {self.gaps[0]}{more}" if self.gaps else ""
 
     @property
+    def failed(self) -> tuple[TaskFailed, ...]:
+        """Tasks that ended by themselves, and not well."""
+        return tuple(stop for stop in self.stops if isinstance(stop, TaskFailed))
+
+    @property
+    def cut(self) -> str:
+        """At which step training stopped, though the record is complete up to there; empty if it came to its end."""
+        if not self.stops or self.gaps:
+            return ""
+        steps = [int(worker.pushes.step.max(initial=-1)) for worker in self.workers]
+        how = "ended by an error" if self.failed else "hung" if self.ended == "stalled" else "ended early"
+        last = max(steps, default=-1)
+        return f"training {how} at step {last}" if last >= 0 else f"training {how} before the first step"
+
+    @property
     def no_final(self) -> str:
         """Why there is no final read."""
-        return self.incomplete or "no worker made a final read"
+        return self.incomplete or self.cut or "no worker made a final read"
 
     @property
     def disturbed(self) -> bool:

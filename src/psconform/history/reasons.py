@@ -36,12 +36,23 @@ class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault mi
         return f"fault {self.kind} {self.fault} {self.how}{within}" + (f": {self.why}" if self.why else "")
 
 
+class Cause(StrEnum):
+    """Who ended a task, if that was neither itself nor psconform."""
+
+    UNKNOWN = ""
+    OUT_OF_MEMORY = "the OOM killer ended it"
+    KILLED = "SIGKILL came from outside: neither psconform nor, as far as is known, the OOM killer sent it"
+    DISK_FULL = "a disk was full"
+
+
 class TaskFailed(msgspec.Struct, frozen=True, tag_field="reason", tag="task failed"):
     """A task ended by itself, and not well."""
 
     task: str
     status: int  # an exit status, or, below 0, the signal
-    log: str = ""  # the last line of its log
+    log: str = ""  # the line of its log that names the error, else the last one
+    block: tuple[str, ...] = ()  # the lines of the last traceback or fatal message of its log
+    cause: Cause = Cause.UNKNOWN
 
     @property
     def how(self) -> str:
@@ -50,6 +61,17 @@ class TaskFailed(msgspec.Struct, frozen=True, tag_field="reason", tag="task fail
 
     def __str__(self) -> str:
         return f"{self.how}; its log ends: {self.log}" if self.log else self.how
+
+
+class EndedEarly(msgspec.Struct, frozen=True, tag_field="reason", tag="ended early"):
+    """A worker ended with status 0 before it had taken its steps, and nothing says that it may."""
+
+    task: str
+    pushed: int
+    due: int
+
+    def __str__(self) -> str:
+        return f"{self.task} ended with status 0 after {self.pushed} of {self.due} steps"
 
 
 class NoProgress(msgspec.Struct, frozen=True, tag_field="reason", tag="no progress"):
@@ -89,6 +111,8 @@ class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
         return self.what
 
 
+Stop = TaskFailed | EndedEarly | NoProgress
+"""Why training did not come to its end."""
 Reason = FaultMissed | TaskFailed | NoProgress | NoEnd | LinksLost | Problem
 
 

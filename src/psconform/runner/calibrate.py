@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, PsconformError
-from ..history.events import Read
+from ..history.events import Push, Read, Update
 from ..history.manifest import Manifest
-from ..history.reader import read_events
+from ..history.reader import EventFile, read_events
+from ..history.reasons import NoEnd, NoProgress, TaskFailed
 from ..layout import Task
 from ..probe import UNIT
 
@@ -31,6 +32,23 @@ class NotLinear(BadInput):
     """The target's update is not plain SGD, so its parameters are no ledger."""
 
 
+def finished(folder: Path, manifest: Manifest) -> bool:
+    """Whether every task of a calibration run ended as declared, and every worker took its steps."""
+    if any(isinstance(reason, TaskFailed | NoProgress | NoEnd) for reason in manifest.reasons):
+        return False
+    steps = [
+        {event.step for event in file.events if isinstance(event, Push | Update)}
+        for task in manifest.layout.worker_tasks
+        if (file := _record(folder, manifest, task)) is not None
+    ]
+    return all(len(each) >= STEPS for each in steps)
+
+
+def _record(folder: Path, manifest: Manifest, task: Task) -> EventFile | None:
+    path = folder / "events" / f"{task.slug}.jsonl"
+    return read_events(path, run=manifest.run, name=str(task)) if path.exists() else None
+
+
 def learning_rate(folder: Path, manifest: Manifest) -> float:
     """The effective learning rate of a finished calibration run.
 
@@ -38,16 +56,20 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
         PsconformError: the run recorded no reads (the trainer failed, or does not use the probe).
         NotLinear: the update is not linear; names the likely cause.
     """
-    path = folder / "events" / "worker-0.jsonl"
-    file = read_events(path, run=manifest.run, name=str(Task("worker", 0))) if path.exists() else None
+    file, workers = _record(folder, manifest, Task("worker", 0)), manifest.layout.workers
     try:
-        reads = [_values(event) for event in (file.events if file else ()) if isinstance(event, Read) and event.raw]
+        reads = [
+            _values(event, workers=workers)
+            for event in (file.events if file else ())
+            if isinstance(event, Read) and event.raw
+        ]
     except ValueError as error:  # a client in another language may write anything
         raise PsconformError(f"calibration of target {manifest.target}: a raw read is no float32 ({error})") from None
     if not reads or (file is not None and not file.ended):
         why = "; ".join(map(str, manifest.reasons)) or "the trainer wrote no events: does it use the probe?"
         raise PsconformError(f"calibration run of target {manifest.target} failed: {why} (see {folder / 'logs'})")
-    return rate_from(reads, target=manifest.target)
+    mean = manifest.layout.update == "sync" and manifest.claims.reduction == "mean"
+    return rate_from(reads, target=manifest.target) * (workers if mean else 1)
 
 
 def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
@@ -79,6 +101,8 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
         raise refuse("the parameters move along the gradient, not against it (gradient ascent?)")
     if np.allclose(shown, shown[0], rtol=RELATIVE, atol=0):
         return float(np.median(shown))
+    if (rate := _but_for_one(rates)) is not None:
+        return rate
     if all(np.allclose(row, row[0], rtol=RELATIVE, atol=0) for row in rates):
         raise refuse(f"variables have different learning rates: {np.round(rates[:, 0], 6).tolist()}")
     # a cap on gradients shows in the last two, or from the first on; a rate that falls with time leaves them growing
@@ -89,6 +113,17 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
             f"(rates {np.round(rates[0], 6).tolist()} for gradients of {', '.join(f'{s * UNIT:g}' for s in SCALES)})"
         )
     raise refuse(f"the learning rate changes from step to step (a schedule?): {np.round(rates[0], 6).tolist()}")
+
+
+def _but_for_one(rates: NDArray[np.float64]) -> float | None:
+    """The rate of all gradients but one, which was lost or applied several times; None: it is not so.
+
+    The run that follows tells whether that happens to others. ``rates``: float64[V, STEPS].
+    """
+    usual = float(np.median(rates))
+    times = rates / usual if usual > 0 else np.zeros_like(rates)
+    whole = np.allclose(times, np.rint(times), rtol=RELATIVE, atol=RELATIVE) and (times >= 0).all()
+    return usual if whole and (np.rint(times) != 1).sum(axis=1).max(initial=0) == 1 else None
 
 
 def _still(reads: list[NDArray[np.float32]], refuse: Callable[[str], NotLinear]) -> None:
@@ -106,6 +141,10 @@ def _still(reads: list[NDArray[np.float32]], refuse: Callable[[str], NotLinear])
         raise refuse("parameters without a gradient change: weight decay, or a second initialisation")
 
 
-def _values(event: Read) -> NDArray[np.float32]:
-    rows = [np.frombuffer(base64.b64decode(text), "<f4") for text in event.raw or ()]
-    return np.array(rows, np.float32)
+def _values(event: Read, *, workers: int) -> NDArray[np.float32]:
+    """The slots of the first worker, and the nonce, float32[V, 2 x STEPS + 1]."""
+    values = np.array([np.frombuffer(base64.b64decode(text), "<f4") for text in event.raw or ()], np.float32)
+    half = workers * STEPS
+    if workers == 1 or values.shape[1:] != (2 * half + 1,):
+        return values
+    return np.concatenate([values[:, :STEPS], values[:, half : half + 1 + STEPS]], axis=1)

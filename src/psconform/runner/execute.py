@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -10,14 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import PsconformError
+from ..errors import NotStarted, PsconformError
 from ..faults import faketime
 from ..faults.control import Control
 from ..faults.kinds import kinds
 from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
+from ..history.logs import LastError, last_error
 from ..history.manifest import Manifest
-from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
+from ..history.reasons import Cause, LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
@@ -26,7 +30,7 @@ from ..targets.target import Job
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, mounted, never_poisoned, ran_out
-from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, placeholders, write_spec
+from .folder import CHECKPOINTS, log_of, log_text, new_folder, new_manifest, placeholders, write_spec
 from .plan import Plan
 from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, events_of
 
@@ -44,8 +48,8 @@ START_PATIENCE_S = 60.0
 their first calls long to be answered. Nor while a task that was started since has recorded nothing yet."""
 HEAL_PATIENCE_S = 20.0
 """So long after everything else is over it is waited for a fault to be healed."""
-EXIT_PATIENCE_S = 10.0
-"""After the last worker has ended, a ps that ends by itself has this long to do so."""
+SLOWER = 10
+"""A hang is a silence of so many times the longest one that there was before a fault was injected."""
 
 
 def execute(
@@ -145,12 +149,15 @@ class _Execution:
     seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
     acked_before: int = 0  # when the clock of the rate was started
+    slowest_s: float = 0.0  # the longest silence since the first acknowledgement, without a fault
+    killed_before: int = 0  # processes that the OOM killer had ended when the run began
 
     def __post_init__(self) -> None:
         self.layout = self.plan.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
         self.began = time.monotonic()
         self.trained_since: float | None = None
+        self.killed_before = _oom_kills()
         run = self.manifest.run
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
@@ -266,6 +273,8 @@ class _Execution:
     def watch(self) -> None:
         """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
         self._follow()
+        if not self.scheduler.attempted:
+            self._check_started()
         ill = self.stalled or "failed" in self.states.values()
         if ill and self.links is not None and (why := self.links.lost()):
             self.reasons.append(LinksLost(why))
@@ -279,6 +288,8 @@ class _Execution:
         self.scheduler.tick(heard_s=0.0)  # who is late may be all workers
         while self.scheduler.pending or any(map(self._runs, self.layout.worker_tasks)):
             if self._poll() | self._grown():
+                if self.records.acked and not self.scheduler.attempted:
+                    self.slowest_s = max(self.slowest_s, time.monotonic() - moved)
                 moved = time.monotonic()
             self._notify()
             self.scheduler.tick(heard_s=time.monotonic() - moved)
@@ -299,19 +310,42 @@ class _Execution:
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
         if "failed" in self.states.values():
             return  # a ps waits for goodbyes that will not come
-        deadline = time.monotonic() + EXIT_PATIENCE_S
+        patience = self._patience()
+        deadline = time.monotonic() + patience
         while any(self.job(task).exits for task in self.launcher.running) and time.monotonic() < deadline:
             self._poll()
         late = [str(task) for task in self.launcher.running if self.job(task).exits]
         if late:
-            self.reasons.append(NoEnd(tuple(late), EXIT_PATIENCE_S))
+            self.reasons.append(NoEnd(tuple(late), patience))
+            ask_for_stacks(self.folder, self.launcher, self.lives)
+
+    def _check_started(self) -> None:
+        """Raises NotStarted if a worker has ended, or hangs, and has recorded nothing: that is the user's set-up."""
+        silent = [task for task in self.layout.worker_tasks if not events_of(self.folder, task, 0).exists()]
+        if not silent:
+            return
+        failed = {reason.task: reason for reason in self.reasons if isinstance(reason, TaskFailed)}
+        task = next((task for task in silent if str(task) in failed), silent[0])
+        first = next((failed[str(ps)] for ps in self.layout.tasks if ps.job == "ps" and str(ps) in failed), None)
+        reason = failed.get(str(task), first)
+        if reason is not None:
+            problem = f"{how_it_ended(reason.status)} before a probe had started" + (
+                f": {reason.log}" if reason.log else ""
+            )
+        elif self.states[task] == "ended":
+            problem = "ended with status 0 and recorded nothing: does its trainer use the probe?"
+        else:
+            problem = "recorded nothing: does its trainer use the probe, or does it hang before it does?"
+        where = task if reason is None else Task.parse(reason.task)
+        raise NotStarted(str(where), problem, hint=f"Its log is {log_of(self.folder, where)}")
 
     def _runs(self, task: Task) -> bool:
         return self.states[task] == "running"
 
     def _patience(self) -> float:
         """How long no task may make progress, in seconds."""
-        usual = self.plan.patience_s + self.layout.drop_after  # so long nobody moves if one is waited for
+        patience = max(self.plan.patience_s, SLOWER * self.slowest_s)
+        usual = patience + self.layout.drop_after  # so long nobody moves if one is waited for
         return usual if self.records.acked else max(usual, START_PATIENCE_S)
 
     def end(self) -> None:
@@ -360,7 +394,18 @@ class _Execution:
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and self.layout.drop_after else "dead\n")
         if self.states[task] == "failed":
-            self.reasons.append(TaskFailed(str(task), ended.status, self._last_line(task)))
+            error = last_error(log_text(self.folder, task))
+            cause = self._cause(task, ended.status, error)
+            self.reasons.append(TaskFailed(str(task), ended.status, error.line, error.block, cause))
+
+    def _cause(self, task: Task, status: int, said: LastError) -> Cause:
+        """Who ended it, if that was not the trainer."""
+        pods = self.launcher.pods
+        if status == -signal.SIGKILL:
+            by_memory = _oom_kills() > self.killed_before or (pods is not None and pods.ended_by_memory(task))
+            return Cause.OUT_OF_MEMORY if by_memory else Cause.KILLED
+        full = os.strerror(errno.ENOSPC)
+        return Cause.DISK_FULL if any(full in line for line in (said.line, *said.block)) else Cause.UNKNOWN
 
     def _hold(self, worker: Task) -> Sent:
         from .proxy_setup import hold  # what it imports is an extra
@@ -373,7 +418,7 @@ class _Execution:
         task, life = self.seconds[ended.pid]
         self.log.write("exit", of=str(task), status=ended.status, incarnation=life, second=True)
         how = "ended" if ended.status == 0 else how_it_ended(ended.status)
-        last = self._last_line(task, second=life)
+        last = last_error(log_text(self.folder, task, second=life)).line
         self.scheduler.second_ended(ended.pid, f"{how}; its log ends: {last}" if last else how)
 
     def _life(self, task: Task) -> int | None:
@@ -384,13 +429,12 @@ class _Execution:
         """What a life of a task records into, by default the present one."""
         return events_of(self.folder, task, self.lives.get(task, 0) if life is None else life)
 
-    def _last_line(self, task: Task, *, second: int = 0) -> str:
-        tail = log_tail(self.folder, task, second=second)
-        return tail[-1] if tail else ""
-
     def _grown(self) -> bool:
         """Whether the record shows progress since the last look."""
-        grown = self.records.look(self._events_of(task) for task in self.layout.tasks)
+        paths = {self._events_of(task): task for task in self.layout.tasks}
+        grown = self.records.look(paths)
+        for path in self.records.unknown:
+            self.scheduler.reported(paths[path])
         if self.records.acked and self.trained_since is None:
             self.trained_since, self.acked_before = time.monotonic(), self.records.acked
             self.manifest.times_s["first_ack"] = round(self.trained_since - self.began, 3)
@@ -417,3 +461,12 @@ class _Execution:
         for task in ended:
             self._note(task)
         return bool(ended)
+
+
+def _oom_kills() -> int:
+    """Processes that the OOM killer of this machine has ended since it was started; 0 where that is not known."""
+    try:
+        counters = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)

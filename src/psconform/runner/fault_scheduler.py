@@ -15,7 +15,7 @@ from ..faults.control import Arrival, Control
 from ..faults.fault import SENT, Fault, When
 from ..faults.injectors import Injector
 from ..faults.kinds import kinds
-from ..history.reasons import FaultMissed, Missed
+from ..history.reasons import FaultMissed, Missed, how_it_ended
 from ..layout import Task
 from ..probe import EventLog
 
@@ -26,6 +26,8 @@ SENT_S = 5.0
 """Time for a push to be sent; the answers to it are held back meanwhile, which is no fault of the plan."""
 GONE_S = 5.0
 """Time for the target to show that a healed fault is over; after it the word of the proxy has to do."""
+REACTS_S = 5.0
+"""A task that dies, or whose push fails, so soon after a fault of its links does so because of it."""
 LEAST_S = 0.1
 """Minimum duration where the `until` step has already passed."""
 STANDSTILL_S = 1.0
@@ -128,6 +130,11 @@ class FaultScheduler:
         return any(one.state in UNFINISHED and one.fault.heals for one in self._all)
 
     @property
+    def attempted(self) -> bool:
+        """A fault was injected, whether or not it took effect."""
+        return any(one.attempted for one in self._all)
+
+    @property
     def lasting(self) -> bool:
         """A fault has not been taken away yet, or a task is held for it; until then no task owes progress."""
         return any(
@@ -163,7 +170,20 @@ class FaultScheduler:
                     return False
                 self._observed(one, one.injector.evidence())
                 return True
+        if status != 0:
+            self._reacted(task, f"{task} {how_it_ended(status)}")
         return False
+
+    def reported(self, task: Task) -> None:
+        """A worker has recorded that it does not know what became of a push: it was cut off."""
+        self._reacted(task, f"{task} recorded a push of unknown outcome")
+
+    def _reacted(self, task: Task, how: str) -> None:
+        """What a task does right after its connections were disturbed shows that they were."""
+        for one in self._all:
+            after_s = time.monotonic() - one.since
+            if one.state is State.INJECTED and one.fault.links and task in one.fault.tasks and after_s < REACTS_S:
+                self._observed(one, f"{how}, {after_s:.1f} s after it was injected")
 
     def second_ended(self, pid: int, how: str) -> None:
         """A second process of a task has ended; says how."""

@@ -23,6 +23,8 @@ from ..version import __version__
 from .layout_file import FILE, layout_text
 from .plan import FAULTS, Plan
 
+LOG_BYTES = 1 << 16
+"""So much of the end of a log is looked at."""
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"
 """Where a target that can may put its checkpoints."""
@@ -73,6 +75,7 @@ def manifest_of(plan: Plan) -> Manifest:
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
         require_faults=plan.require_faults,
+        dynamic_work=plan.target.dynamic_work,
         shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
         launcher=plan.launcher,
         image="" if plan.containers is None else plan.containers.image,
@@ -140,13 +143,19 @@ def log_of(folder: Path, task: Task, *, second: int = 0) -> Path:
     return folder / "logs" / f"{task.slug}{f'.{second}' if second else ''}.log"
 
 
+def log_text(folder: Path, task: Task, *, second: int = 0) -> str:
+    """The end of a task's log; empty if it has none."""
+    try:
+        with log_of(folder, task, second=second).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def log_tail(folder: Path, task: Task, *, lines: int = 5, second: int = 0) -> list[str]:
     """The last lines of a task's log, or of that of a second process of it."""
-    try:
-        text = log_of(folder, task, second=second).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()][-lines:]
+    return [line for line in log_text(folder, task, second=second).splitlines() if line.strip()][-lines:]
 
 
 def _versions() -> dict[str, str]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import PsconformError
-from ..history.stacks import MARK, UNTIL
+from ..errors import NotStarted
+from ..history.logs import MARK, UNTIL
 from ..launchers.launcher import Launcher
 from ..layout import Task
 from ..targets.target import Ready
@@ -44,9 +44,14 @@ def events_of(folder: Path, task: Task, life: int) -> Path:
 
 @dataclass
 class Records:
-    """Follows the event files of a run; ``acked``: acknowledgements in them, of calls that were cut off none."""
+    """Follows the event files of a run.
+
+    ``acked``: acknowledgements in them, of calls that were cut off none. ``unknown``: the files that have gained one of
+    a push of which the worker does not know what became, at the last look.
+    """
 
     acked: int = 0
+    unknown: list[Path] = field(default_factory=list)
     _sizes: dict[Path, int] = field(default_factory=dict)
 
     def look(self, paths: Iterable[Path]) -> bool:
@@ -54,7 +59,7 @@ class Records:
 
         Not progress is what a task that goes round in circles records: reads, the same push again, its rollbacks.
         """
-        grown = False
+        grown, self.unknown = False, []
         for path in paths:
             before = self._sizes.get(path, 0)
             try:
@@ -66,6 +71,7 @@ class Records:
             whole = data[: data.rfind(b"\n") + 1]
             self._sizes[path] = before + len(whole)
             moves = [line for line in whole.splitlines() if _moves(line)]
+            self.unknown += [path] if _UNKNOWN.search(whole) else []
             grown = grown or bool(moves)
             self.acked += sum(_ACK.search(line) is not None for line in moves)
         return grown
@@ -81,7 +87,7 @@ def await_ready(
     """Wait for a task's sign; ``poll`` lets it run for a moment, and ``there`` says whether it still does.
 
     Raises:
-        PsconformError: it ended, or gave no sign in its time; says what its log says last.
+        NotStarted: it ended, or gave no sign in its time; says what its log says last.
     """
     deadline = time.monotonic() + ready.timeout_s
     while not is_ready(ready, address, log_of(folder, task)):
@@ -90,7 +96,8 @@ def await_ready(
             what = f"was not ready in {ready.timeout_s:g} s" if there() else "ended"
             sign = f"port {address}" if ready.port else f"the text {ready.log!r} in its log"
             tail = "; ".join(log_tail(folder, task)) or "empty"
-            raise PsconformError(f"{task} {what} (waited for {sign}); its log ends: {tail}")
+            problem = f"{what} (waited for {sign}); its log ends: {tail}"
+            raise NotStarted(str(task), problem, hint=f"The whole log is {log_of(folder, task)}")
 
 
 def is_ready(ready: Ready, address: str, log: Path) -> bool:

@@ -18,7 +18,7 @@ from ..launchers.blueprint import Containers
 from ..launchers.launcher import Launcher, launchers
 from ..launchers.local import LocalLauncher
 from ..probe import ORDER, UNIT, Ledger
-from .calibrate import SCALES, STEPS, learning_rate
+from .calibrate import SCALES, STEPS, finished, learning_rate
 from .container_setup import need_gpus
 from .execute import execute
 from .plan import Plan
@@ -83,6 +83,8 @@ class Session:
             server = self.server() if proxied else None  # containers have one of their own
             launcher = self.launcher(plan)
             unit = self._unit(plan, launcher)
+            if isinstance(unit, Manifest):
+                return unit
             plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
             try:
                 for beside in _beside(plan):
@@ -101,23 +103,30 @@ class Session:
         self.clusters += 1
         return execute(plan, launcher, **more)
 
-    def _unit(self, plan: Plan, launcher: Launcher) -> float:
+    def _unit(self, plan: Plan, launcher: Launcher) -> float | Manifest:
+        """The unit of the ledger; or the calibration that did not come to its end, in the place of the run."""
         if plan.target.unit is not None:
             return plan.target.unit(plan.layout)
         layout = plan.layout
         key = (plan.target.source, _stamp(plan.target.source), layout.update, layout.reduction, str(layout.ps))
         if key not in self._rates:
-            self._rates[key] = self._calibrate(plan, launcher)
+            rate = self._calibrate(plan, launcher)
+            if isinstance(rate, Manifest):
+                return rate
+            self._rates[key] = rate
         share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
         return UNIT * self._rates[key] / share
 
-    def _calibrate(self, plan: Plan, launcher: Launcher) -> float:
-        """One worker, three steps; the folder is kept only if something is wrong with it."""
+    def _calibrate(self, plan: Plan, launcher: Launcher) -> float | Manifest:
+        """As few workers as the target takes, three steps; the folder is kept only if something is wrong with it.
+
+        A crash or a hang is judged in the place of the run: it is one without a fault.
+        """
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
         layout = replace(
             plan.layout,
-            workers=1,
-            quorum=min(plan.layout.quorum, 1),
+            workers=plan.target.min_workers,
+            quorum=min(plan.layout.quorum, 1) * plan.target.min_workers,
             local_steps=1,
             replication="between-graph",
             optimizer="sgd",
@@ -132,6 +141,13 @@ class Session:
             raise
         finally:
             launcher.scratch(folder, mine=False)  # from here on it is evidence, or deleted below
+        if not finished(folder, manifest):
+            plan.out.mkdir(parents=True, exist_ok=True)
+            folder.rename(plan.out)
+            manifest.calibration, manifest.repeat = True, plan.repeat
+            manifest.workload = structs.replace(manifest.workload, unit=UNIT)
+            manifest.write(plan.out)
+            return manifest
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)
         return rate

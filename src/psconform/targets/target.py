@@ -70,6 +70,8 @@ class Target:
         unit: the magnitude that one gradient, applied once, leaves in a slot, by layout; None: calibrate first.
         preload: modules that a warm process imports before it forks tasks; None: tasks are started cold.
         exchanges: through parameter servers (``ps``), by ``all-reduce`` of replicas, or both.
+        dynamic_work: each worker takes as many steps as it comes to, and may end before others.
+        min_workers: the least of a layout.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
         shared: all tasks have one cluster spec.
@@ -91,6 +93,8 @@ class Target:
     workloads: tuple[str, ...] = ("ledger",)
     exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
+    dynamic_work: bool = False
+    min_workers: int = 1
     batches: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False
@@ -113,6 +117,9 @@ class Target:
 
     def fits(self, layout: Layout) -> None:
         """Raises BadInput if this target is of another cluster; most are of any."""
+        if layout.workers < self.min_workers:
+            problem = f"target {self.name} needs {self.min_workers} workers"
+            raise BadInput("--layout", problem, value=layout.text, hint="That is min_workers in its target.toml")
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

@@ -48,6 +48,8 @@ class _File(_Strict):
     reductions: Annotated[list[str], Field(min_length=1)] = list(REDUCTIONS)
     workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
+    dynamic_work: bool = False
+    min_workers: Annotated[int, Field(ge=1, le=64)] = 1
     batches: bool = False
     cluster_spec: Literal["own", "shared"] = "own"
     push_alone: bool = False
@@ -103,6 +105,8 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         here=here,
         workloads=tuple(file.workloads),
         compressions=tuple(file.compressions),
+        dynamic_work=file.dynamic_work,
+        min_workers=file.min_workers,
         batches=file.batches,
         shared=file.cluster_spec == "shared",
         push_alone=file.push_alone,

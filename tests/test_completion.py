@@ -1,0 +1,154 @@
+"""L0 and runs that stop early, on simulated trainers: what is violated, what is not judged, and what stays unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+import pytest
+
+from psconform.history.reasons import Cause, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
+from psconform.report.text import explain
+from psconform.runner.verdicts import judge_folder
+
+from .stories import Story
+from .test_checks_recovery import CLAIMS, statuses, violated, witness
+
+CRASH = TaskFailed("worker:0", 1, "KeyError: 'step'", ("  in train", "KeyError: 'step'"))
+
+
+@pytest.fixture
+def story(tmp_path):
+    made = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness="attributed-error"))
+    for worker in range(2):
+        made.step(worker, 3)
+    return made
+
+
+def reasons_of(judged):
+    return {verdict.guarantee: verdict.reason for verdict in judged.verdicts}
+
+
+def test_a_crash(story):
+    judged = story.end("finished", CRASH)
+    assert statuses(judged) == {"L0": "violated"}
+    assert judged.exit_code == 1
+    said = witness(judged, "L0")
+    assert said[0].startswith("worker:0 recorded ack last, of step 2")
+    assert said[1:] == ("worker:0 failed with status 1: KeyError: 'step'", "    in train")
+    assert reasons_of(judged)["R1"] == "training ended by an error at step 2"
+
+
+def test_a_crash_with_a_violation_before_it(tmp_path):
+    story = Story(tmp_path / "run")
+    story.step(0, 1, apply=[0], twice=True)
+    story.put(0, 0, 0)
+    story.theta[0] = story.theta[0] - story.probes[0].gradient(0)
+    story.step(0, 2)
+    story.step(1, 1)
+    judged = story.end("finished", CRASH)
+    assert {"L0", "R1"} <= violated(judged), explain(judged)
+    assert "valid" not in statuses(judged).values()
+
+
+@pytest.mark.parametrize("cause", [Cause.OUT_OF_MEMORY, Cause.KILLED, Cause.DISK_FULL])
+def test_what_the_trainer_did_not_do_itself_is_named(story, cause):
+    judged = story.end("finished", TaskFailed("worker:0", -signal.SIGKILL, cause=cause))
+    assert statuses(judged) == {"L0": "unknown"}
+    assert cause in reasons_of(judged)["L0"]
+    assert judged.exit_code == 2
+
+
+def test_a_task_that_does_not_end(tmp_path):
+    story = Story(tmp_path / "run")
+    judged = story.finish(NoEnd(("ps:0",), 60.0))
+    assert violated(judged) == {"L0"}
+    assert statuses(judged)["R1"] == "valid"  # training was over
+    assert "ps:0 did not end within 60 s of the last worker" in witness(judged, "L0")
+
+
+def test_a_worker_that_exits_too_early(story):
+    for probe in story.probes:
+        probe.close()
+    judged = story.end("finished")
+    assert statuses(judged) == {"L0": "violated"}, explain(judged)
+    assert witness(judged, "L0")[0] == f"worker:0 ended with status 0 after 3 of {story.steps} steps"
+    story.manifest.dynamic_work = True
+    story.manifest.write(story.folder)
+    assert "L0" not in violated(judge_folder(story.folder))
+
+
+def test_that_may_be_what_it_recorded_last(story):
+    # of a record that psconform did not see end, and that has no end, more may have been there
+    judged = story.end("finished")
+    assert not violated(judged)
+    assert statuses(judged)["L0"] == "unknown"
+
+
+@pytest.mark.parametrize("reason", [Problem("the keeper has gone"), FaultMissed("kill", "ps:0@9", Missed.NOT_OBSERVED)])
+def test_a_record_with_a_gap_says_nothing_of_it(story, reason):
+    judged = story.end("stalled", NoProgress(60), reason)
+    assert set(statuses(judged).values()) == {"unknown"}
+
+
+def attempted(story, kind="stop", name="worker:1"):
+    story.fault(kind, name, evidence="", number=0, observed=False)
+    return FaultMissed(kind, f"{name}@5", Missed.NOT_OBSERVED, number=0)
+
+
+def test_an_attempt_excuses_and_proves_nothing(story):
+    judged = story.end("stalled", NoProgress(60), attempted(story))
+    assert statuses(judged) == {"L1": "unknown"}
+    assert "was injected and not observed" in reasons_of(judged)["L1"]
+    assert reasons_of(judged)["L0"] == "needs a run without faults"
+
+
+def test_a_run_with_an_attempt_is_judged(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    judged = story.finish(attempted(story))
+    assert not {"violated", "unknown"} & set(statuses(judged).values()), explain(judged)
+    assert "L1" not in statuses(judged)  # it is about what was observed
+    assert judged.exit_code == 2
+    assert "0 of 1 faults observed, too few for --require-faults all" in explain(judged)
+    for required, code in (("half", 2), ("none", 0)):
+        story.manifest.require_faults = required
+        story.manifest.write(story.folder)
+        assert judge_folder(story.folder).exit_code == code
+
+
+def test_a_fault_that_never_came_leaves_a_run_without_faults(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.manifest.faults.append("kill ps:0@90")
+    judged = story.finish(FaultMissed("kill", "ps:0@90", Missed.NEVER_INJECTED, "training did not get there", number=0))
+    assert statuses(judged)["L0"] == "valid"
+    assert "fault kill ps:0@90 was never injected: training did not get there" in explain(judged)
+
+
+GANG = TaskFailed("worker:1", -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("peer", "found"),
+    [
+        (GANG, "valid"),
+        (TaskFailed("worker:1", -signal.SIGABRT), "valid"),
+        (TaskFailed("worker:1", -signal.SIGSEGV), "violated"),
+        (TaskFailed("worker:1", 3), "violated"),
+    ],
+)
+def test_one_task_that_names_the_cause_explains_its_peers(story, peer, found):
+    story.kill("ps:1")
+    judged = story.end("finished", TaskFailed("worker:0", 1, "ConnectionError: lost ps:1"), peer)
+    assert statuses(judged) == {"L1": found}
+
+
+def test_without_one_that_names_it_the_peers_are_not_explained(story):
+    story.kill("ps:1")
+    assert violated(story.end("finished", GANG)) == {"L1"}
+
+
+def test_a_run_in_the_place_of_which_calibration_failed(story):
+    story.manifest.calibration = True
+    judged = story.end("finished", CRASH)
+    assert statuses(judged) == {"L0": "violated"}
+    assert reasons_of(judged)["A1"] == "needs a calibration that comes to its end"
