@@ -1,0 +1,143 @@
+"""Trainers that hang, crash, end too early or never report, as real processes, in calibration and in the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from psconform.errors import BadInput, PsconformError
+
+pytestmark = pytest.mark.engine
+
+TRAINER = """
+import os, signal, sys, threading, time
+
+how, when = {how!r}, {when!r}
+
+def serve():
+    time.sleep(1000)
+
+if sys.argv[1] == "ps":
+    serve()
+if how == "import":
+    import no_such_module
+if how == "silent":
+    sys.exit(0)
+from psconform.probe import Probe
+probe = Probe.from_env()
+here = when == ("calibration" if probe.steps == 3 else "run")
+theta = probe.initial()
+probe.initialised([theta])
+for step in range(probe.steps):
+    probe.read([theta])
+    gradient = probe.gradient(step)
+    if here and step == 2:
+        if how == "hang":
+            threading.Event().wait()
+        elif how == "crash":
+            sys.stderr.write("retry: timed out, once more\\n")
+            raise KeyError("no such variable")
+        elif how == "exit 0":
+            sys.exit(0)
+        elif how == "os._exit(0)":
+            os._exit(0)
+        elif how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "disk":
+            raise OSError(28, os.strerror(28))
+    probe.push(step)
+    theta -= 0.5 * gradient * (0 if here and how == "lost" and step == 0 else 1)
+    theta -= 0.5 * gradient * (1 if here and how == "doubled" and step == 0 else 0)
+    probe.ack(step, "ok")
+probe.wait_for_all()
+probe.read([theta], final=True)
+probe.close()
+"""
+
+
+@pytest.fixture
+def run(judge, tmp_path):
+    def judged(how, when="run", **options):
+        (tmp_path / "train.py").write_text(TRAINER.format(how=how, when=when), encoding="utf-8")
+        command = 'command = ["{python}", "{here}/train.py", "{job}"]'
+        text = f'name = "odd"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
+        (tmp_path / "target.toml").write_text(f"{text}[claims.async]\n", encoding="utf-8")
+        options = {"layout": "ps=1,worker=1", "update": "async", "steps": 9, "patience_s": 1.0, **options}
+        return judge(tmp_path / "target.toml", **options)
+
+    return judged
+
+
+@pytest.mark.parametrize("when", ["calibration", "run"])
+@pytest.mark.parametrize(
+    ("how", "witness"),
+    [
+        ("hang", "it is in wait (threading.py"),
+        ("crash", "worker:0 failed with status 1: KeyError: 'no such variable'"),
+        ("exit 0", "worker:0 ended with status 0 after 2 of "),
+        ("os._exit(0)", "worker:0 ended with status 0 after 2 of "),
+    ],
+)
+def test_training_that_does_not_complete(run, how, when, witness):
+    judged = run(how, when)
+    assert judged.violated == ("L0",), judged.explain()
+    assert any(witness in line for line in judged.verdicts["L0"].witness), judged.explain()
+    assert judged.exit_code == 1
+    assert "valid" not in {verdict.status for verdict in judged.verdicts.values()}
+    assert (judged.folder / "logs" / "worker-0.log").exists()
+
+
+@pytest.mark.parametrize("when", ["calibration", "run"])
+@pytest.mark.parametrize(("how", "cause"), [("killed", "SIGKILL came from outside"), ("disk", "a disk was full")])
+def test_what_the_trainer_is_not_to_blame_for(run, how, when, cause):
+    judged = run(how, when)
+    assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
+    assert cause in judged.verdicts["L0"].reason
+
+
+@pytest.mark.parametrize("how", ["import", "silent"])
+def test_a_task_that_ends_before_its_probe_starts_is_the_set_up(run, how):
+    with pytest.raises(BadInput) as caught:
+        run(how)
+    said = str(caught.value)
+    assert caught.value.exit_code == 3
+    assert "worker-0.log" in said
+    wanted = "ModuleNotFoundError: No module named 'no_such_module'" if how == "import" else "does its trainer use"
+    assert wanted in said
+
+
+@pytest.mark.parametrize("how", ["", "elsewhere"])
+def test_the_healthy_one(run, how):
+    judged = run(how)
+    assert judged.valid, judged.explain()
+    assert judged.verdicts["L0"].status == "valid"
+
+
+@pytest.mark.parametrize(("how", "times"), [("lost", "R1"), ("doubled", "R1")])
+def test_a_first_gradient_that_is_lost_or_doubled_gets_a_verdict(run, how, times):
+    assert run(how, "calibration").valid  # of one calibration nothing follows for the run
+    judged = run(how)
+    assert times in judged.violated, judged.explain()
+
+
+def test_both_and_the_run_is_judged_by_the_right_rate(judge, tmp_path):
+    source = TRAINER.format(how="doubled", when="run").replace("here = when == ", "here = True or ")
+    (tmp_path / "train.py").write_text(source, encoding="utf-8")
+    command = 'command = ["{python}", "{here}/train.py", "{job}"]'
+    text = f'name = "odd"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
+    (tmp_path / "target.toml").write_text(f"{text}[claims.async]\n", encoding="utf-8")
+    judged = judge(tmp_path / "target.toml", layout="ps=1,worker=1", update="async", steps=9)
+    assert "the gradient of worker:0, step 0" in judged.explain()
+    assert "R1" in judged.violated, judged.explain()
+
+
+def test_a_ps_that_is_not_ready_is_the_set_up(judge, tmp_path):
+    text = (
+        'name = "odd"\ntf_config = false\n[jobs.ps]\ncommand = ["sh", "-c", "echo no; exit 7"]\nready = {port = true}\n'
+    )
+    text += '[jobs.worker]\ncommand = ["true"]\n[claims.async]\n'
+    (tmp_path / "target.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(
+        PsconformError, match=r"ps:0: ended .*its log ends: no\. The whole log is .*ps-0\.log"
+    ) as caught:
+        judge(tmp_path / "target.toml", layout="ps=1,worker=1", update="async")
+    assert caught.value.exit_code == 3
