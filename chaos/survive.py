@@ -93,6 +93,6 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
         reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
         kept = run.folder.parents[1] / f"undecided-{run.folder.parent.name}-{run.folder.name}"
         run.folder.rename(kept)  # out of what the fixture deletes once the test has passed
-        tally.undecided.append((kept, [*reasons, str(run.coverage)][0]))
+        tally.undecided.append((kept, [*reasons, *map(str, run.missed), str(run.coverage)][0]))
         return
     shutil.rmtree(run.folder)

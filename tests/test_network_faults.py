@@ -100,7 +100,7 @@ def test_a_partition_and_a_kill_at_the_same_time(session, tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.psconform_needs("toxiproxy")
-def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
+def test_a_fault_that_touched_nothing_takes_nothing_from_the_others(session, write, tmp_path):
     """This ps never dials its workers, so there is nothing that could be refused."""
     plan = write(kind="refuse", links="ps:0->worker:1", at=3, for_="100ms")
     run = judge(
@@ -113,8 +113,10 @@ def test_a_fault_that_touched_nothing_proves_nothing(session, write, tmp_path):
         out=tmp_path / "run",
     )
     assert run.exit_code == 2
-    assert "refuse ps:0->worker:1@3+100ms was not observed" in run.explain()
-    assert not [verdict for verdict in run.verdicts.values() if verdict.status == "valid"]
+    assert "refuse ps:0->worker:1@3+100ms was not observed: no connection went through the proxies" in run.explain()
+    assert "0 of 1 faults observed, too few for --require-faults all" in run.explain()
+    assert run.verdicts["R1"].status == "valid"
+    assert run.verdicts["L0"].status == run.verdicts["L1"].status == "not judged"
 
 
 def servers(pid):

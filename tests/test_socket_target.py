@@ -91,8 +91,9 @@ def test_trainer_that_fails_says_why(judge, tmp_path):
     target = _variant(
         tmp_path, "    for step in range(probe.steps):", "    raise OSError('no disk')\n    for step in []:"
     )
-    with pytest.raises(PsconformError, match="no disk"):
-        judge(target, update="async")
+    run = judge(target, update="async")
+    assert run.violated == ("L0",), run.explain()
+    assert any("failed with status 1: OSError: no disk" in line for line in run.verdicts["L0"].witness)
 
 
 def test_command_that_does_not_exist_is_named(judge, tmp_path):

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from .anomalies import Anomaly
 from .errors import BadInput
+from .history.reasons import FaultMissed
 from .options import OPTIONS, Options
 from .report.text import explain, table
 from .runner.plan import Plan, make_plan
@@ -66,6 +67,11 @@ class Run:
     def coverage(self) -> Coverage:
         """How many of the faults of its plan were observed."""
         return self._judged.coverage
+
+    @property
+    def missed(self) -> tuple[FaultMissed, ...]:
+        """Faults of the plan that were not injected, not observed or not healed, each with the reason."""
+        return self._judged.history.missed
 
     @property
     def repeat(self) -> str:

@@ -277,7 +277,9 @@ class Disturbs(Injector):
     def _flows(self) -> dict[str, Flows]:
         pairs = [(link.source, link.destination) for link in self._of]
         found = self._links.flows((*pairs, *((listener, dialler) for dialler, listener in pairs)))
-        self._dialled_at_all = self._dialled_at_all or any(flows.open for flows in found.values())
+        own = {self._links.dialled(*pair) for pair in pairs}  # who is refused is who dials
+        seen = (flows.open for address, flows in found.items() if not self._refuses or address in own)
+        self._dialled_at_all = self._dialled_at_all or any(seen)
         return found
 
     def _count_from_now(self) -> None:

@@ -183,7 +183,7 @@ def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) ->
     return lines
 
 
-def _faults(own: EventFile | None, *, observed: bool) -> tuple[Struck, ...]:
+def _faults(own: EventFile | None, *, observed: bool = True) -> tuple[Struck, ...]:
     """Faults that took effect, with what became of them; or those that were injected and not observed."""
     told = [event for event in own.of(FaultEvent) if event.observed is observed] if own is not None else []
     found: list[Struck] = []

@@ -42,6 +42,8 @@ def table(judged: Judged) -> Text:
     if judged.anomalies:
         text.append("\n  Anomalies\n", style="yellow")
         text.append("".join(f"  {anomaly}\n" for anomaly in judged.anomalies))
+    if stops := (*judged.history.stops, *judged.history.endless):
+        text.append("\n" + "".join(f"  {stop}\n" for stop in stops), style="yellow")
     if judged.history.gaps:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:

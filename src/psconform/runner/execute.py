@@ -273,7 +273,8 @@ class _Execution:
     def watch(self) -> None:
         """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
         self._follow()
-        if not self.scheduler.attempted:
+        killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
+        if not self.scheduler.attempted and not killed:
             self._check_started()
         ill = self.stalled or "failed" in self.states.values()
         if ill and self.links is not None and (why := self.links.lost()):
@@ -287,8 +288,9 @@ class _Execution:
         moved = healed = time.monotonic()
         self.scheduler.tick(heard_s=0.0)  # who is late may be all workers
         while self.scheduler.pending or any(map(self._runs, self.layout.worker_tasks)):
+            trained = self.records.acked > 0
             if self._poll() | self._grown():
-                if self.records.acked and not self.scheduler.attempted:
+                if trained and not self.scheduler.attempted:
                     self.slowest_s = max(self.slowest_s, time.monotonic() - moved)
                 moved = time.monotonic()
             self._notify()
