@@ -59,21 +59,26 @@ def not_judged(reason: str) -> Verdict:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of the faults of a plan, how many were observed, and which share must be."""
+    """Of the faults of a plan, how many were observed, and which share must be.
+
+    What was to come after training had ended because of an earlier fault is not required.
+    """
 
     planned: int
     observed: int
     required: Literal["all", "half", "none"]
+    unreached: int = 0  # after the end of training
 
     @property
     def enough(self) -> bool:
         """At least the required share was observed."""
         share = {"all": 1.0, "half": 0.5, "none": 0.0}[self.required]
-        return self.observed >= share * self.planned
+        return self.observed >= share * (self.planned - self.unreached)
 
     def __str__(self) -> str:
         short = "" if self.enough else f", too few for --require-faults {self.required}"
-        return f"{self.observed} of {self.planned} faults observed{short}"
+        ended = f" ({self.unreached} were to come after training had ended)" if self.unreached else ""
+        return f"{self.observed} of {self.planned} faults observed{ended}{short}"
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:

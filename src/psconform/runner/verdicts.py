@@ -14,6 +14,7 @@ from ..checks import all_checks, judge_history
 from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
+from ..history.reasons import Missed
 from ..probe import ORDER, Ledger
 from ..verdict import Coverage, Status, Verdict, exit_code
 from .figures import Curves, Timing, curves_of, timing_of
@@ -41,7 +42,9 @@ class Judged:
     def coverage(self) -> Coverage:
         """How many faults of the plan were observed."""
         planned, missed = len(self.manifest.faults), [each for each in self.history.missed if not each.observed]
-        return Coverage(planned, planned - len(missed), self.manifest.require_faults)
+        never = sum(each.how is Missed.NEVER_INJECTED for each in missed)
+        unreached = never if self.history.stops and self.history.faults else 0
+        return Coverage(planned, planned - len(missed), self.manifest.require_faults, unreached)
 
     def names(self, status: Status) -> list[str]:
         """The guarantees with this verdict."""
