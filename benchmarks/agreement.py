@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psconform.api import Run, judge
 from psconform.errors import PsconformError
@@ -78,9 +79,9 @@ def main() -> int:
         for seed in range(options.first, options.first + options.runs):
             out = Path(tempfile.mkdtemp(prefix="psconform-agreement-"))
             layout = f"ps={1 + seed % 3},worker={2 + seed % 2}"
-            given = {"layout": layout, "update": "async", "steps": STEPS, "seed": seed, "faults": "random"}
+            given: dict[str, Any] = {"layout": layout, "update": "async", "steps": STEPS, "seed": seed}
             try:
-                run = judge(target, out=out, patience_s=10.0, **given)
+                run = judge(target, out=out, patience_s=10.0, faults="random", **given)
             except PsconformError as error:
                 outcome, more = "failed", str(error)
             else:

@@ -314,8 +314,8 @@ def test_an_error_before_another_fault_of_the_plan_is_judged(tmp_path):
     missing = FaultMissed("kill", "worker:1@9", Missed.NEVER_INJECTED, "training did not get there")
     judged = story.end("finished", TaskFailed("worker:0", 1, "ps:1 is gone"), missing)
     assert statuses(judged) == {"L1": "valid"}
-    assert judged.exit_code == 2  # one of two faults was observed
-    assert "1 of 2 faults observed, too few for --require-faults all" in explain(judged)
+    assert judged.exit_code == 0  # the second fault was to come after training had ended
+    assert "1 of 2 faults observed (1 were to come after training had ended)" in explain(judged)
 
 
 def test_the_third_of_spaced_faults_is_not_survived(story):

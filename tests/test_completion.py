@@ -11,6 +11,7 @@ from psconform.history.reasons import Cause, FaultMissed, Missed, NoEnd, NoProgr
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
+from .mutations import rechained
 from .stories import Story
 from .test_checks_recovery import CLAIMS, statuses, violated, witness
 
@@ -152,3 +153,25 @@ def test_a_run_in_the_place_of_which_calibration_failed(story):
     judged = story.end("finished", CRASH)
     assert statuses(judged) == {"L0": "violated"}
     assert reasons_of(judged)["A1"] == "needs a calibration that comes to its end"
+
+
+def test_an_error_before_the_first_step_is_judged_too(tmp_path):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness="attributed-error"))
+    story.kill("ps:1")
+    judged = story.end(
+        "finished", TaskFailed("worker:0", 1, "ConnectionError: lost ps:1"), TaskFailed("worker:1", 1, "x")
+    )
+    assert "L1" in violated(judged)  # worker:1 names no error
+    story.manifest.reasons = [TaskFailed("worker:0", 1, "ConnectionError: lost ps:1")]
+    story.manifest.write(story.folder)
+    assert statuses(judge_folder(story.folder)) == {"L1": "valid"}
+
+
+def test_a_worker_that_pushed_and_never_read(story):
+    """What must not show is looked for in the reads that there are."""
+    story.probes[0].close()  # what it has not pushed must not show
+    path = story.folder / "events" / "worker-1.jsonl"
+    kept = [line for line in path.read_bytes().splitlines() if b'"kind":"read"' not in line]
+    path.write_bytes(b"".join(rechained(kept)))
+    judged = story.end("finished", CRASH)
+    assert not [verdict.reason for verdict in judged.verdicts if "crashed" in verdict.reason]

@@ -179,7 +179,7 @@ def _guarded(check: Check, history: History) -> Verdict:
     if verdict.status == "violated" and history.missing and history.layout.drop_after:
         # what the job went on without was said in records: with a part of one, what is excused looks like a violation
         return unknown(history.incomplete)
-    if verdict.status == "valid" and (untrained := _untrained(history)):
+    if verdict.status == "valid" and not history.cut and (untrained := _untrained(history)):
         return unknown(untrained)
     if history.cut and not check.ends and verdict.status in ("valid", "unknown"):
         return not_judged(history.cut)  # there is nothing after it, least of all a final read

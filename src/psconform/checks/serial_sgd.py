@@ -150,7 +150,8 @@ def same_as_between_graph(history: History) -> Verdict:
         said = f"training is unstable, so paths drift apart; largest distance of a single step {largest:.2g}"
     if lines:
         return violated(lines, largest_distance=largest)
-    if lacks := history.twin.incomplete or _missing(pairs):
+    cut = history.twin.cut and f"incomplete: {history.twin.cut}"
+    if lacks := history.twin.incomplete or cut or _missing(pairs):
         return unknown(f"the same training between-graph, in twin/, is {lacks}")
     if not stable and not largest <= TWICE * STEP_ERROR:  # who knows what roundings grow to
         return unknown(f"{said}, within {TWICE * STEP_ERROR:.0g} it would be valid", largest_distance=largest)

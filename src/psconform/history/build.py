@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ..errors import Malformed
 from ..layout import Task
@@ -112,7 +113,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         layout=manifest.layout,
         claims=manifest.claims,
         steps=manifest.workload.steps,
-        workers=tuple(workers),
+        workers=tuple(_shaped(worker, variables) for worker in workers),
         inits=tuple(inits),
         variables=variables,
         shards=shards,
@@ -261,6 +262,15 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
     if shards is not None and len(shards) != variables:
         raise Malformed(folder / "events", f"shards names {len(shards)} variables, the reads have {variables}")
     return variables
+
+
+def _shaped(worker: Worker, variables: int) -> Worker:
+    """One that has read nothing tells nothing of the number of variables, which checks index."""
+    reads = worker.reads
+    if len(reads):
+        return worker
+    clock = np.zeros((0, variables, reads.clock.shape[2]), np.int64)
+    return replace(worker, reads=replace(reads, clock=clock, nonce=np.zeros((0, variables))))
 
 
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:

@@ -111,7 +111,10 @@ def _plain(folder: Path, manifest: Manifest) -> str | None:
     if (plain.layout, plain.workload, plain.claims) != (manifest.layout, same, manifest.claims):
         return "it is a run of another set-up"
     amounts = {check.name for check in all_checks() if manifest.workload.name not in check.workloads}
-    found = [v for v in judge_folder(folder).verdicts if v.guarantee in amounts]
+    judged = judge_folder(folder)
+    if judged.history.cut:
+        return judged.history.cut
+    found = [v for v in judged.verdicts if v.guarantee in amounts]
     verdicts = [v for v in found if v.status in ("violated", "unknown")]
     return ", ".join(f"{verdict.guarantee} {verdict.status}" for verdict in verdicts)
 
