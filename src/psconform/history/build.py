@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
-from .reasons import FaultMissed, TaskFailed, how_it_ended
+from .reasons import FaultMissed, Missed, TaskFailed, how_it_ended
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .weights import rescaled, whole_scale
 
@@ -128,14 +128,15 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         samples=samples,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
-        faults=_faults(own) + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
+        faults=_faults(own, manifest.missed)
+        + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
         absences=tuple(sorted(absences, key=lambda absence: absence.at)),
         devices=devices,
         ended=manifest.status,
         until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if isinstance(reason, TaskFailed)),
-        missed=tuple(reason for reason in manifest.reasons if isinstance(reason, FaultMissed)),
+        missed=manifest.missed,
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
@@ -177,9 +178,10 @@ def _last_words(folder: Path, layout: Layout, last: dict[Task, AnyEvent]) -> tup
     return tuple(lines)
 
 
-def _faults(own: EventFile | None) -> tuple[Struck, ...]:
-    """Faults that took effect, with what became of them."""
-    told = own.of(FaultEvent) if own is not None else []
+def _faults(own: EventFile | None, missed: Sequence[FaultMissed] = ()) -> tuple[Struck, ...]:
+    """Faults that took effect, with what became of them; not what only seemed to have done so."""
+    untrue = {reason.number for reason in missed if reason.how is Missed.RECORD_WENT_ON}
+    told = [event for event in own.of(FaultEvent) if event.number not in untrue] if own is not None else []
     found: list[Struck] = []
     last: dict[tuple[str, str, str, int | None], int] = {}  # of one that strikes again and again, the last
     for event in told:

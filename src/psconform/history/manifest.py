@@ -14,7 +14,7 @@ from ..errors import BadInput, Malformed
 from ..layout import Layout
 from ..options import Options
 from ..probe import Ledger, workload_of, workloads
-from .reasons import Reason
+from .reasons import FaultMissed, Reason
 
 SCHEMA = 2
 MAX_CELLS = 4_000_000
@@ -92,6 +92,11 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}
     times_s: dict[str, float] = {}
+
+    @property
+    def missed(self) -> tuple[FaultMissed, ...]:
+        """Faults of which nothing came."""
+        return tuple(reason for reason in self.reasons if isinstance(reason, FaultMissed))
 
     @property
     def spec(self) -> dict[str, Any]:

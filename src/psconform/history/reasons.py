@@ -12,6 +12,7 @@ class Missed(StrEnum):
 
     NEVER_INJECTED = "was never injected"
     NOT_OBSERVED = "was not observed"
+    RECORD_WENT_ON = "did not end the process that records"
     NOT_HEALED = "did not heal"
     LEFT_UNHEALED = "had not healed when the run ended"
 
@@ -24,6 +25,7 @@ class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault mi
     how: Missed
     why: str = ""
     within_s: float = 0.0  # how long it was looked for, if that is over
+    number: int | None = None  # of the fault, in psconform's record
 
     def __str__(self) -> str:
         within = f" within {self.within_s:.0f} s" if self.within_s else ""

@@ -144,6 +144,7 @@ class _Execution:
     started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
     seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
+    killed: dict[Path, tuple[Task, int]] = field(default_factory=dict)  # records of tasks that faults have ended, sizes
     acked_before: int = 0  # when the clock of the rate was started
 
     def __post_init__(self) -> None:
@@ -261,6 +262,7 @@ class _Execution:
             view=self.launcher,
         )
         log = log_of(self.folder, task, second=life if second else 0)
+        command = replace(command, record=str(self._events_of(task, life)))
         return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
@@ -349,6 +351,7 @@ class _Execution:
         task, struck = ended.task, not stopped and self.scheduler.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
+        self.killed |= {events: (task, size)} if struck else {}
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
@@ -388,7 +391,10 @@ class _Execution:
         return tail[-1] if tail else ""
 
     def _grown(self) -> bool:
-        """Whether the record shows progress since the last look."""
+        """Whether the record shows progress since the last look; whose goes on after its death has not been killed."""
+        for path, (task, size) in self.killed.items():
+            if path.exists() and (more := path.stat().st_size - size) > 0:
+                self.scheduler.went_on(task, f"{path.name} grew by {more} bytes after the process had ended")
         grown = self.records.look(self._events_of(task) for task in self.layout.tasks)
         if self.records.acked and self.trained_since is None:
             self.trained_since, self.acked_before = time.monotonic(), self.records.acked
