@@ -12,6 +12,7 @@ from psconform.launchers.local import LocalLauncher
 from psconform.launchers.task_processes import TaskProcesses
 from psconform.layout import Command, Task
 from psconform.probe import EventLog
+from psconform.runner.progress import closed
 
 from .test_keeper import DAEMON, ends, gone, whole
 from .waits import until
@@ -149,3 +150,28 @@ def test_what_forks_while_it_is_killed_does_not_escape(launcher, tmp_path):
         launcher.signal(TASK, signal.SIGKILL)
         ends(launcher)
         assert not TaskProcesses.started(launcher._keeper.pid, first, NAMED, "").states()
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_an_abort_after_the_record_was_closed_is_a_note(judge, tmp_path, update):
+    """As of a framework that aborts when its interpreter ends."""
+    text = (
+        (CASES / "setsid-wrapper" / "target.toml")
+        .read_text(encoding="utf-8")
+        .replace("{here}/../..", f"{CASES.parent}")
+    )
+    target = tmp_path / "target.toml"
+    target.write_text(text.replace("setsid --wait", "").replace("echo finished", "kill -ABRT $$"), encoding="utf-8")
+    run = judge(target, update=update, layout="ps=1,worker=2", steps=20)
+    assert run.exit_code == 0, run.explain()
+    assert "worker:1 was ended by signal 6 after it had closed its record" in str(run.as_dict()["notes"])
+
+
+def test_a_record_that_was_not_closed_does_not_count_as_closed(tmp_path):
+    log = EventLog(tmp_path / "a", run="run", task="worker:1", incarnation=0)
+    assert not closed(tmp_path / "a")
+    log.close(reason="atexit")
+    assert not closed(tmp_path / "a")
+    assert not closed(tmp_path / "none")
+    EventLog(tmp_path / "b", run="run", task="worker:1", incarnation=0).close()
+    assert closed(tmp_path / "b")

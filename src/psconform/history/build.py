@@ -29,7 +29,7 @@ from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
-from .reasons import FaultMissed, Missed, TaskFailed, how_it_ended
+from .reasons import FailedAfterEnd, FaultMissed, Missed, TaskFailed, how_it_ended
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .weights import rescaled, whole_scale
 
@@ -138,7 +138,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         failed=tuple(reason for reason in manifest.reasons if isinstance(reason, TaskFailed)),
         missed=manifest.missed,
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
-        notes=(*notes, *unsaid(manifest.layout, devices)),
+        notes=(*notes, *unsaid(manifest.layout, devices), *map(str, manifest.harmless)),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
     )
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
@@ -258,13 +258,13 @@ def _variables(folder: Path, workers: list[Worker], shards: tuple[int, ...] | No
 
 
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
-    gaps = [str(reason) for reason in manifest.reasons]
+    gaps = [str(reason) for reason in manifest.reasons if reason not in manifest.harmless]
     if manifest.status != "finished":
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(history, own)
+        gaps += _ends(history, own, manifest)
     gaps += elsewhere(history.layout, history.devices)
     by_index = {worker.index: worker for worker in history.workers}
     expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
@@ -302,9 +302,9 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     return unbroken(kept, own, notes)
 
 
-def _ends(history: History, file: EventFile) -> list[str]:
+def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
-    said = {failed.task for failed in history.failed}
+    said = {reason.task for reason in manifest.reasons if isinstance(reason, TaskFailed | FailedAfterEnd)}
     for task in (task for task in history.left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]

@@ -14,7 +14,7 @@ from ..errors import BadInput, Malformed
 from ..layout import Layout
 from ..options import Options
 from ..probe import Ledger, workload_of, workloads
-from .reasons import FaultMissed, Reason
+from .reasons import FailedAfterEnd, FaultMissed, Reason
 
 SCHEMA = 2
 MAX_CELLS = 4_000_000
@@ -97,6 +97,11 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def missed(self) -> tuple[FaultMissed, ...]:
         """Faults of which nothing came."""
         return tuple(reason for reason in self.reasons if isinstance(reason, FaultMissed))
+
+    @property
+    def harmless(self) -> tuple[FailedAfterEnd, ...]:
+        """What is to be said, and leaves no gap."""
+        return tuple(reason for reason in self.reasons if isinstance(reason, FailedAfterEnd))
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -48,6 +48,18 @@ class TaskFailed(msgspec.Struct, frozen=True, tag_field="reason", tag="task fail
         return f"{self.how}; its log ends: {self.log}" if self.log else self.how
 
 
+class FailedAfterEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="failed after end"):
+    """A task ended not well, when it had closed its record: nothing of the run is missing."""
+
+    task: str
+    status: int
+    log: str = ""
+
+    def __str__(self) -> str:
+        how = f"{self.task} {how_it_ended(self.status)} after it had closed its record"
+        return f"{how}; its log ends: {self.log}" if self.log else how
+
+
 class NoProgress(msgspec.Struct, frozen=True, tag_field="reason", tag="no progress"):
     """Training did not move, and psconform ended it."""
 
@@ -85,7 +97,7 @@ class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
         return self.what
 
 
-Reason = FaultMissed | TaskFailed | NoProgress | NoEnd | LinksLost | Problem
+Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | NoEnd | LinksLost | Problem
 
 
 def how_it_ended(status: int) -> str:

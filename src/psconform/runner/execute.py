@@ -17,7 +17,7 @@ from ..faults.kinds import kinds
 from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
 from ..history.manifest import Manifest
-from ..history.reasons import LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
+from ..history.reasons import FailedAfterEnd, LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
@@ -28,7 +28,7 @@ from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, mounted, never_poisoned, ran_out
 from .folder import CHECKPOINTS, log_of, log_tail, new_folder, new_manifest, placeholders, write_spec
 from .plan import Plan
-from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, events_of
+from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, closed, events_of
 
 if TYPE_CHECKING:
     from ..faults.pod_network import Wires
@@ -361,7 +361,10 @@ class _Execution:
             # may write to that folder: what is there stays, and no link is followed
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and self.layout.drop_after else "dead\n")
-        if self.states[task] == "failed":
+        if self.states[task] == "failed" and closed(events):
+            self.states[task] = "ended"
+            self.reasons.append(FailedAfterEnd(str(task), ended.status, self._last_line(task)))
+        elif self.states[task] == "failed":
             self.reasons.append(TaskFailed(str(task), ended.status, self._last_line(task)))
 
     def _hold(self, worker: Task) -> Sent:
