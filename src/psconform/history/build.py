@@ -6,7 +6,7 @@ import gc
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,7 +68,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         raise Malformed(folder / "manifest.json", f"workload.unit must be positive, got {unit}")
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
-    inits: list[Init] = []
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
     marks: list[Mark] = []
@@ -77,7 +76,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     devices: dict[int, tuple[str, ...]] = {}
     last: dict[Task, AnyEvent] = {}
     closed: dict[Task, int] = {}
-    files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
+    files, notes, lost, inits = _of_tasks(_event_files(folder, manifest), manifest)
     notes += [SHARED_SPEC] if manifest.shared_spec else []
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
@@ -87,7 +86,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 continue
             _check_life(file, path, task=task, life=life)
             notes += [f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out"] * (file.torn > 0)
-            inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
+            inits += _inits(file, task, life)
             last[task] = file.events[-1]
             closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
@@ -287,19 +286,28 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     return list(dict.fromkeys(gaps))
 
 
-def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str]]:
+def _inits(file: EventFile, task: Task, life: int, *, second: bool = False) -> list[Init]:
+    return [Init(task, tuple(map(float, event.nonce)), life, second) for event in file.of(InitEvent)]
+
+
+def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str], list[Init]]:
     """These files without those of second processes, which psconform had started beside a task's own; notes of those.
 
     They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others. Third
-    is what is missing of the task's own: see `unbroken`.
+    is what is missing of the task's own: see `unbroken`. Last is what second processes have initialised.
     """
     path = files.get(RUNNER, {}).get(0)
     own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None else None
     seconds = {(event.of, event.incarnation) for event in own.of(Exit) if event.second} if own is not None else set()
     kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
-    left_out = [(task, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
-    notes = [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
-    return unbroken(kept, own, notes)
+    left_out = [(task, n, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
+    notes = [f"{path.name} is of a second process of {task}, and was left out" for task, _, path in left_out]
+    inits: list[Init] = []
+    for task, n, path in left_out:
+        with suppress(Malformed):
+            file = read_events(path, run=manifest.run, name=str(task))
+            inits += _inits(file, task, n, second=True) if file is not None else []
+    return *unbroken(kept, own, notes), inits
 
 
 def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
