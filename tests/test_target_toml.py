@@ -57,10 +57,11 @@ def test_good_file_is_read_in_full(tmp_path):
         ('name = "mine"', "", "name: is missing"),
         ('name = "mine"', 'name = "my target"', "name: String should match pattern"),
         ('name = "mine"', "name = 3", "name: Input should be a valid string, got 3"),
+        ('name = "mine"', 'name = "mine"\nenvironment = ["A=1"]', "environment.0: String should match pattern"),
         (
             'name = "mine"',
             'name = "mine"\nnmae = 1',
-            "top level: unknown field, got 'nmae'; valid: batches, claims, cluster_spec, compressions, env, image",
+            "top level: unknown field, got 'nmae'; valid: batches, claims, cluster_spec, compressions, env",
         ),
         ("[jobs.worker]", "[jobs.wrker]", "jobs.worker: is missing"),
         ("exits = false", "exits = 0", "jobs.ps.exits: Input should be a valid boolean, got 0"),

@@ -88,6 +88,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     launcher: str = Options.launcher
     image: str = Options.image  # of containers; empty: the trainer's own
     limited: bool = False  # what they may use is in layout.toml
+    environment: dict[str, str] = {}  # what the target names
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}

@@ -114,6 +114,7 @@ def command_of(
     addresses = {other: view.named(address) for other, address in known.items()}
     command = target.command(task, addresses, layout=layout, workload=given, listens=view.named(listens))
     env = {
+        **plan.environment,
         **command.env,
         "PSCONFORM_SPEC": view.seen(spec),
         "PSCONFORM_TASK": str(task),
