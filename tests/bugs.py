@@ -203,6 +203,10 @@ class InitialisedByWorker(Trainer):
         self.probes[WHO].initialised(self.theta)
 
 
+class InitialisedNotByChief(InitialisedByWorker):
+    level = ("init", "by-chief")
+
+
 class InitialisedByNobody(Trainer):
     def initialise(self):
         self.probes[0].initialised([self.probes[0].initial() for _ in self.shards])

@@ -52,7 +52,7 @@ VIOLATED = [
     (bugs.Reinitialised, "sync", ONE, "S1 A7 I1 R1"),
     (bugs.Reinitialised, "async", ONE, "A1 A5 A7 I1 R1"),
     (bugs.ReinitialisedOne, "sync", TWO, "S1 S3 A7 I1 R1"),
-    (bugs.InitialisedByWorker, "async", TWO, "I1"),
+    (bugs.InitialisedNotByChief, "async", TWO, "I1"),
     (bugs.InitialisedByNobody, "sync", TWO, "I1"),
     (bugs.ReadsTooEarly, "sync", TWO, "I2"),
     (bugs.ReadsTooEarly, "async", ONE, "I2"),
@@ -93,6 +93,7 @@ VALID = [
     (bugs.ReadsEveryOther, "async", ONE),
     (bugs.NoInitialRecorded, "sync", TWO),
     (bugs.HalfRecorded, "sync", TWO),
+    (bugs.InitialisedByWorker, "async", TWO),
     (bugs.NoNonces, "async", TWO),
 ]
 

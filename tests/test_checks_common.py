@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psconform.checks.initialisation import one_initialisation
 from psconform.history.build import load_history
 from psconform.history.columns import Odd
 from psconform.history.weights import rescaled
@@ -45,8 +46,23 @@ def test_i1_names_nonces_and_who_read_them_first(tmp_path):
     lines = witness(bugs.Reinitialised(), tmp_path, "I1")
     assert lines[0].startswith("ps:0 was read with 2 nonces: ")
     assert lines[0].count("first by worker:") == 2
-    assert "worker:1 initialised, though it is not the chief" in lines
     assert "1 variables were initialised 2 times: by worker:0 (1), worker:1 (1)" in lines
+
+
+def test_i1_names_the_worker_that_is_not_the_chief_where_the_chief_is_to(tmp_path):
+    lines = witness(bugs.InitialisedNotByChief(), tmp_path, "I1")
+    assert lines == ("worker:1 initialised, though it is not the chief",)
+
+
+def test_i1_names_who_came_back_and_what_ran_beside(tmp_path):
+    bugs.Reinitialised().judge(tmp_path / "run")
+    history = load_history(tmp_path / "run")
+    first, again = history.inits
+    rejoined = replace(history, inits=(first, replace(again, life=1)))
+    assert one_initialisation(rejoined).witness[1].endswith("by worker:0 (1), worker:1 in incarnation 1 (1)")
+    beside = one_initialisation(replace(history, inits=(first, replace(again, second=True)))).witness
+    assert beside[1].endswith("written by a second process of worker:1")
+    assert "initialised 2 times" not in str(beside)
 
 
 def test_i1_names_a_nonce_that_nobody_wrote_if_all_initialisers_keep_a_record(tmp_path):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from psconform.faults import pod_agent
 from psconform.faults.partitions import EVERYBODY
 from psconform.faults.pod_network import PORTS, InPods
 from psconform.faults.traffic import Flow
@@ -46,20 +47,40 @@ def sleeper():
 
 def test_it_signals_groups_and_processes_and_says_their_state(sleeper):
     with helper() as (ask, _):
-        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGSTOP, group=True) == {"done": True}
+        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGSTOP, all=True) == {"done": True}
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
         assert ask(do="state", pid=sleeper.pid) == {"state": "T"}
-        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGKILL, group=False) == {"done": True}
+        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGKILL, all=False) == {"done": True}
         assert sleeper.wait(10) == -signal.SIGKILL
         assert ask(do="state", pid=sleeper.pid) == {"state": ""}
-        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGKILL, group=True) == {"done": False}
+        assert ask(do="signal", pid=sleeper.pid, number=signal.SIGKILL, all=True) == {"done": False}
+
+
+def test_a_signal_reaches_every_session_of_a_container(sleeper, monkeypatch):
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as other:
+        try:
+            other.stdout.readline()
+            together = sleeper.pid, other.pid
+            monkeypatch.setattr(pod_agent, "_cgroup", lambda pid: "theirs" if pid in together else "own")
+            request = {"do": "signal", "pid": sleeper.pid, "all": True}
+            os.kill(sleeper.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+            assert pod_agent.state(sleeper.pid) == "S"
+            assert pod_agent._signal({**request, "number": signal.SIGSTOP}) == {"done": True}
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            assert pod_agent.state(sleeper.pid) == "T"
+            pod_agent._signal({**request, "number": signal.SIGKILL})
+            assert [sleeper.wait(10), other.wait(10)] == [-signal.SIGKILL] * 2
+        finally:
+            other.kill()
 
 
 def test_it_ends_neither_itself_nor_everybody():
     with helper() as (ask, process):
         for pid in (1, 0, -1):
-            for group in (True, False):
-                assert ask(do="signal", pid=pid, number=signal.SIGKILL, group=group) == {"done": False}
+            for to_all in (True, False):
+                assert ask(do="signal", pid=pid, number=signal.SIGKILL, all=to_all) == {"done": False}
         assert process.poll() is None
 
 

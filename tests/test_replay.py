@@ -314,6 +314,26 @@ def test_the_run_that_is_kept_is_one_that_failed(plan, tmp_path, monkeypatch):
 
 
 @pytest.mark.engine
+def test_variables_that_the_target_names_are_as_they_were(tmp_path, monkeypatch):
+    target = tmp_path / "target.toml"
+    text = SOCKETS.read_text(encoding="utf-8").replace("{here}", str(SOCKETS.parent))
+    text = text.replace("tf_config = false", 'environment = ["BUG", "SHARE"]')
+    starts = '[jobs.worker]\ncommand = ["sh", "-c", "test \\"$BUG\\" = \'of mine\' && exec \\"$@\\"", "sh", '
+    target.write_text(text.replace("[jobs.worker]\ncommand = [", starts), encoding="utf-8")
+    monkeypatch.setenv("BUG", "of mine")
+    run = judge(target, update="async", layout="ps=1,worker=2", steps=20, out=tmp_path / "run")
+    assert run.exit_code == 0, run.explain()
+    assert run.repeat.startswith(f"BUG='of mine' psconform run {target} ")
+    monkeypatch.delenv("BUG")
+    assert stored_plan(tmp_path / "run", out=tmp_path / "again").repeat == run.repeat
+    done = psconform("replay", tmp_path / "run", "--out", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("SHARE", "0.8")
+    with pytest.raises(BadInput, match="SHARE: is set, and was not in that run"):
+        stored_plan(tmp_path / "run", out=tmp_path / "more")
+
+
+@pytest.mark.engine
 def test_a_run_of_another_target_is_replayed(tmp_path):
     options = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "seed": 5, "patience_s": 33.0}
     run = judge(SOCKETS, **options, stop="worker:1@4..9", slow="worker:0=1ms", out=tmp_path / "run")

@@ -57,6 +57,7 @@ def test_good_file_is_read_in_full(tmp_path):
         ('name = "mine"', "", "name: is missing"),
         ('name = "mine"', 'name = "my target"', "name: String should match pattern"),
         ('name = "mine"', "name = 3", "name: Input should be a valid string, got 3"),
+        ('name = "mine"', 'name = "mine"\nenvironment = ["A=1"]', "environment.0: String should match pattern"),
         (
             'name = "mine"',
             'name = "mine"\nnmae = 1',

@@ -13,7 +13,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "staleness": ("unbounded", "bounded"),
     "read_atomicity": ("none", "per-variable", "per-shard", "snapshot"),
     "reduction": ("none", "sum", "mean"),
-    "init": ("repeated", "once"),
+    "init": ("repeated", "once", "by-chief"),
     "compression": ("any", "error-feedback", "lossless"),
     "recovery": ("none", "partial", "checkpoint"),
     "liveness": ("may-hang", "attributed-error", "progress"),

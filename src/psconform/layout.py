@@ -254,6 +254,7 @@ class Command:
         cwd: the working directory, by default that of the log.
         remains: files to delete when it has ended, in which ``{pid}`` stands for its process id.
         gpus: which of the machine's it may use; None: nothing is said of them.
+        record: its event file, which names the process that records.
     """
 
     argv: tuple[str, ...]
@@ -262,6 +263,7 @@ class Command:
     cwd: str = ""
     remains: tuple[str, ...] = ()
     gpus: tuple[int, ...] | None = None
+    record: str = ""
 
     @property
     def visible(self) -> dict[str, str]:

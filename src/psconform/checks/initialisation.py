@@ -16,11 +16,11 @@ ROUNDING = 5e-7
 
 @check("I1", "one initialisation", dimension="init", weakest=("repeated",), needs=(COUNTS,), local_steps="any")
 def one_initialisation(history: History) -> Verdict:
-    """I1: one initialisation per variable and cluster epoch, by the chief or by the ps; a joiner never re-initialises.
+    """I1: one initialisation per variable and cluster epoch, by whoever did it first; a joiner never re-initialises.
 
     Every initialisation writes a fresh random nonce into each variable. All reads of all workers must show one and the
-    same nonce per variable; and of the tasks that record initialisations, no worker but the chief (worker:0) may be
-    one, and no variable may be initialised twice.
+    same nonce per variable, and no variable may be recorded as initialised twice. With the claim ``by-chief``, no
+    worker but the chief (worker:0) may be one of those that record it.
 
     Assumes: the initialiser writes ``probe.initial()`` into every variable; without a nonce in any read it is not
     judged.
@@ -32,20 +32,22 @@ def one_initialisation(history: History) -> Verdict:
         if len(nonces) > 1:
             reads = [f"{n:.0f} first by {who}" for n, who in nonces.items()]
             lines.append(f"{history.variable(variable)} was read with {len(nonces)} nonces: {', '.join(reads)}")
-    tasks = [init.task for init in history.inits]
-    lines += [
-        f"{task} initialised, though it is not the chief" for task in tasks if task.job == "worker" and task.index
-    ]
-    written: dict[float, str] = {n: str(init.task) for init in history.inits for n in init.nonce}
-    total = sum(len(init.nonce) for init in history.inits)
+    inits = [init for init in history.inits if not init.second]
+    if history.claims.init == "by-chief":
+        others = [init for init in inits if init.task.job == "worker" and init.task.index]
+        lines += [f"{init.by} initialised, though it is not the chief" for init in others]
+    written = {n: init for init in history.inits for n in init.nonce}
+    total = sum(len(init.nonce) for init in inits)
     if total > history.variables:
-        names = ", ".join(f"{init.task} ({len(init.nonce)})" for init in history.inits)
+        names = ", ".join(f"{init.by} ({len(init.nonce)})" for init in inits)
         lines.append(f"{history.variables} variables were initialised {total} times: by {names}")
     if total >= history.variables:  # else some initialiser keeps no record, or its record is gone
         for variable, nonces in enumerate(seen):
             for nonce, who in nonces.items():
-                if nonce not in written:
-                    lines.append(f"{who} read {history.variable(variable)} with nonce {nonce:.0f}, written by nobody")
+                init = written.get(nonce)
+                if init is None or init.second:
+                    by = "nobody" if init is None else init.by
+                    lines.append(f"{who} read {history.variable(variable)} with nonce {nonce:.0f}, written by {by}")
     if lines:
         return violated(lines)
     return unknown(_markless(history)) if _markless(history) else valid("one nonce per variable")
@@ -94,7 +96,7 @@ def nothing_before_ready(history: History) -> Verdict:
     """
     seen = _nonces(history)
     # all variables are recorded as initialised, so one without a nonce is not one that the target leaves out
-    told = sum(len(init.nonce) for init in history.inits) >= history.variables
+    told = sum(len(init.nonce) for init in history.inits if not init.second) >= history.variables
     if not any(seen):
         return not_judged("needs the initialiser to write probe.initial()")
     lines = [

@@ -36,10 +36,10 @@ class Processes(Protocol):
         """Tasks that have not ended."""
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group."""
+        """Send a signal to every process of a task, in any session or process group."""
 
     def state(self, task: Task) -> str:
-        """State letter of its process, as of ps(1); empty if there is none."""
+        """State letter of its process, as of ps(1) (T: what it has started is stopped, too); empty: it has ended."""
 
     def state_of(self, pid: int) -> str:
         """The same of a second process of a task."""

@@ -8,8 +8,8 @@ connections outlive a restart, and all is asked and done where the task is, what
 It answers requests, JSON lines on standard input, on standard output, each with the ``id`` that it was asked with:
 
     {"do": "fresh"}                            -> {"pid": n}     of a container's first process that was not told before
-    {"do": "signal", "pid", "number", "group"} -> {"done": bool}
-    {"do": "state", "pid"}                     -> {"state": letter of ps(1), empty if it is gone}
+    {"do": "signal", "pid", "number", "all"}   -> {"done": bool}   "all": to every process of its container
+    {"do": "state", "pid"}                     -> {"state": letter of ps(1), empty if it is gone; T: all are stopped}
     {"do": "flows", "addresses"}               -> {"flows": {address: {"open": [[port, sent, received], ...],
                                                                        "left": [port, ...]}}}
     {"do": "accepted", "address"}              -> {"open": [[port, sent, received], ...]}
@@ -84,20 +84,45 @@ class Pod:
 
 
 def state(pid: int) -> str:
-    """State letter of a process, empty if it is gone or a zombie."""
+    """State letter of a process, empty if it is gone or a zombie; T only if all of its container are stopped."""
+    letter = _letter(pid)
+    if letter != "T":
+        return letter
+    return next((other for one in _beside(pid) if (other := _letter(one)) not in ("T", "")), "T")
+
+
+def _letter(pid: int) -> str:
     letter = _stat(pid)[0]
     return "" if letter in "ZX" else letter
 
 
 def _signal(request: dict[str, Any]) -> Answer:
+    """To all, until a look finds no other: one may have been started meanwhile."""
     pid, number = int(request["pid"]), int(request["number"])
-    if pid <= 1:
+    if pid <= 1 or not _letter(pid):
         return {"done": False}
-    try:
-        (os.killpg if request["group"] else os.kill)(pid, number)
-    except OSError:
-        return {"done": False}
+    sent: set[int] = set()
+    while new := (_beside(pid) if request["all"] else {pid}) - sent:
+        for one in new:
+            with contextlib.suppress(OSError):
+                os.kill(one, number)
+        sent |= new
     return {"done": True}
+
+
+def _beside(pid: int) -> set[int]:
+    """The processes of its container, whatever their session; of its process group, where no cgroup tells that."""
+    group, own = _cgroup(pid), _cgroup(os.getpid())
+    if not group or group == own:
+        return {pid, *(one for one in _pids() if _stat(one)[2:3] == [str(pid)])}
+    return {pid, *(one for one in _pids() if one > 1 and _cgroup(one) == group)}
+
+
+def _cgroup(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _flows(request: dict[str, Any]) -> Answer:

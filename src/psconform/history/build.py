@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,18 @@ from .incarnations import marks as marks_of
 from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
-from .reasons import EndedEarly, FaultMissed, Missed, NoEnd, NoProgress, Reason, Stop, TaskFailed, how_it_ended
+from .reasons import (
+    EndedEarly,
+    FailedAfterEnd,
+    FaultMissed,
+    Missed,
+    NoEnd,
+    NoProgress,
+    Reason,
+    Stop,
+    TaskFailed,
+    how_it_ended,
+)
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .weights import rescaled, whole_scale
 
@@ -69,7 +80,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         raise Malformed(folder / "manifest.json", f"workload.unit must be positive, got {unit}")
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
-    inits: list[Init] = []
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
     marks: list[Mark] = []
@@ -78,7 +88,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     devices: dict[int, tuple[str, ...]] = {}
     last: dict[Task, AnyEvent] = {}
     closed: dict[Task, int] = {}
-    files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
+    files, notes, lost, inits = _of_tasks(_event_files(folder, manifest), manifest)
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):
@@ -87,7 +97,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 continue
             _check_life(file, path, task=task, life=life)
             notes += [f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out"] * (file.torn > 0)
-            inits += [Init(task, tuple(map(float, event.nonce))) for event in file.of(InitEvent)]
+            inits += _inits(file, task, life)
             last[task] = file.events[-1]
             closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
@@ -123,9 +133,9 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         samples=samples,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
-        faults=_faults(own, observed=True)
+        faults=_faults(own, manifest.missed)
         + tuple(_struck(poison) for _, poison in sorted(poisons.items()) if poison.seeded),
-        attempts=_faults(own, observed=False),
+        attempts=_faults(own, manifest.missed, observed=False),
         poisons=tuple(poison for _, poison in sorted(poisons.items())),
         absences=tuple(sorted(absences, key=lambda absence: absence.at)),
         devices=devices,
@@ -134,8 +144,13 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         endless=tuple(reason for reason in manifest.reasons if isinstance(reason, NoEnd)),
         calibration=manifest.calibration,
         dynamic=manifest.dynamic_work,
-        missed=tuple(reason for reason in manifest.reasons if isinstance(reason, FaultMissed)),
-        notes=(*([SHARED_SPEC] if manifest.shared_spec else ()), *notes, *unsaid(manifest.layout, devices)),
+        missed=manifest.missed,
+        notes=(
+            *([SHARED_SPEC] if manifest.shared_spec else ()),
+            *notes,
+            *unsaid(manifest.layout, devices),
+            *map(str, manifest.harmless),
+        ),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
     )
     history = replace(history, stops=_stops(history, manifest, own))
@@ -184,9 +199,11 @@ def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) ->
     return lines
 
 
-def _faults(own: EventFile | None, *, observed: bool = True) -> tuple[Struck, ...]:
-    """Faults that took effect, with what became of them; or those that were injected and not observed."""
-    told = [event for event in own.of(FaultEvent) if event.observed is observed] if own is not None else []
+def _faults(own: EventFile | None, missed: Sequence[FaultMissed] = (), *, observed: bool = True) -> tuple[Struck, ...]:
+    """Faults that took effect, with what became of them; or those that may have: injected, and not observed."""
+    untrue = {reason.number for reason in missed if reason.how is Missed.RECORD_WENT_ON}
+    told = own.of(FaultEvent) if own is not None else []
+    told = [event for event in told if (event.observed and event.number not in untrue) is observed]
     found: list[Struck] = []
     last: dict[tuple[str, str, str, int | None], int] = {}  # of one that strikes again and again, the last
     for event in told:
@@ -281,7 +298,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     if own is None:
         gaps.append("psconform's own record of the run is missing")
     else:
-        gaps += _ends(history, own)
+        gaps += _ends(history, own, manifest)
     gaps += [*_silent(history), *elsewhere(history.layout, history.devices)]
     for worker in history.workers if not history.stops else ():  # then, what is missing did not happen
         task = Task("worker", worker.index)
@@ -325,33 +342,43 @@ def _stops(history: History, manifest: Manifest, own: EventFile | None) -> tuple
 
 def _covered(reason: Reason, known: set[int]) -> bool:
     """It takes nothing from the record: of a stop, or of a fault that took no effect or left its event."""
-    if isinstance(reason, TaskFailed | NoProgress | NoEnd):
+    if isinstance(reason, TaskFailed | NoProgress | NoEnd | FailedAfterEnd):
         return True
     return isinstance(reason, FaultMissed) and (reason.how is Missed.NEVER_INJECTED or reason.number in known)
 
 
-def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str]]:
+def _inits(file: EventFile, task: Task, life: int, *, second: bool = False) -> list[Init]:
+    return [Init(task, tuple(map(float, event.nonce)), life, second) for event in file.of(InitEvent)]
+
+
+def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[str], list[Init]]:
     """These files without those of second processes, which psconform had started beside a task's own; notes of those.
 
     They were not the task, whatever they say: what they did to the parameters is seen in the reads of the others. Third
-    is what is missing of the task's own: see `unbroken`.
+    is what is missing of the task's own: see `unbroken`. Last is what second processes have initialised.
     """
     path = files.get(RUNNER, {}).get(0)
     own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None else None
     seconds = {(event.of, event.incarnation) for event in own.of(Exit) if event.second} if own is not None else set()
     kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
-    left_out = [(task, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
-    notes = [f"{path.name} is of a second process of {task}, and was left out" for task, path in left_out]
-    return unbroken(kept, own, notes)
+    left_out = [(task, n, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
+    notes = [f"{path.name} is of a second process of {task}, and was left out" for task, _, path in left_out]
+    inits: list[Init] = []
+    for task, n, path in left_out:
+        with suppress(Malformed):
+            file = read_events(path, run=manifest.run, name=str(task))
+            inits += _inits(file, task, n, second=True) if file is not None else []
+    return *unbroken(kept, own, notes), inits
 
 
-def _ends(history: History, file: EventFile) -> list[str]:
+def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
+    said = {reason.task for reason in manifest.reasons if isinstance(reason, FailedAfterEnd)}
     for task in (task for task in history.left if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]
     for name, event in exits.items():
-        if event.status != 0 and not event.stopped and not history.stops:
+        if event.status != 0 and not event.stopped and name not in said and not history.stops:
             gaps.append(f"{name} {how_it_ended(event.status)}")
     return gaps + [f"{task} has no recorded end" for task in history.layout.tasks if str(task) not in exits]
 

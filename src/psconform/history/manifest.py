@@ -14,7 +14,7 @@ from ..errors import BadInput, Malformed
 from ..layout import Layout
 from ..options import Options
 from ..probe import Ledger, workload_of, workloads
-from .reasons import Reason
+from .reasons import FailedAfterEnd, FaultMissed, Reason
 
 SCHEMA = 2
 MAX_CELLS = 4_000_000
@@ -92,10 +92,21 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     launcher: str = Options.launcher
     image: str = Options.image  # of containers; empty: the trainer's own
     limited: bool = False  # what they may use is in layout.toml
+    environment: dict[str, str] = {}  # what the target names
     repeat: str = ""
     versions: dict[str, str] = {}
     platform: dict[str, str] = {}
     times_s: dict[str, float] = {}
+
+    @property
+    def missed(self) -> tuple[FaultMissed, ...]:
+        """Faults of which nothing came."""
+        return tuple(reason for reason in self.reasons if isinstance(reason, FaultMissed))
+
+    @property
+    def harmless(self) -> tuple[FailedAfterEnd, ...]:
+        """What is to be said, and leaves no gap."""
+        return tuple(reason for reason in self.reasons if isinstance(reason, FailedAfterEnd))
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -92,6 +92,15 @@ class Init:
 
     task: Task
     nonce: tuple[float, ...]
+    life: int = 0
+    second: bool = False  # a second process did, beside the task's own
+
+    @property
+    def by(self) -> str:
+        """Which process."""
+        if self.second:
+            return f"a second process of {self.task}"
+        return f"{self.task} in incarnation {self.life}" if self.life else str(self.task)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ class Missed(StrEnum):
 
     NEVER_INJECTED = "was never injected"
     NOT_OBSERVED = "was not observed"
+    RECORD_WENT_ON = "did not end the process that records"
     NOT_HEALED = "did not heal"
     LEFT_UNHEALED = "had not healed when the run ended"
 
@@ -24,7 +25,7 @@ class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault mi
     how: Missed
     why: str = ""
     within_s: float = 0.0  # how long it was looked for, if that is over
-    number: int = -1  # of the faults that psconform injects, from 0; -1: of those that the probe does
+    number: int | None = None  # of the faults that psconform injects, from 0; None: of those that the probe does
 
     @property
     def observed(self) -> bool:
@@ -74,6 +75,18 @@ class EndedEarly(msgspec.Struct, frozen=True, tag_field="reason", tag="ended ear
         return f"{self.task} ended with status 0 after {self.pushed} of {self.due} steps"
 
 
+class FailedAfterEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="failed after end"):
+    """A task ended not well, when it had closed its record: nothing of the run is missing."""
+
+    task: str
+    status: int
+    log: str = ""
+
+    def __str__(self) -> str:
+        how = f"{self.task} {how_it_ended(self.status)} after it had closed its record"
+        return f"{how}; its log ends: {self.log}" if self.log else how
+
+
 class NoProgress(msgspec.Struct, frozen=True, tag_field="reason", tag="no progress"):
     """Training did not move, and psconform ended it."""
 
@@ -113,7 +126,7 @@ class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
 
 Stop = TaskFailed | EndedEarly | NoProgress
 """Why training did not come to its end."""
-Reason = FaultMissed | TaskFailed | NoProgress | NoEnd | LinksLost | Problem
+Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | NoEnd | LinksLost | Problem
 
 
 def how_it_ended(status: int) -> str:

@@ -223,12 +223,12 @@ class DockerLauncher:
 
     def signal(self, task: Task, number: int) -> None:
         if (process := self._of(task)) is not None and process.pid:
-            self.ask_pod(task, do="signal", pid=process.pid, number=number, group=True)
+            self.ask_pod(task, do="signal", pid=process.pid, number=number, all=True)
 
     def ask(self, task: Task, pid: int, number: int) -> bool:
         if self._of(task) is None:
             return False
-        return bool(self.ask_pod(task, do="signal", pid=pid, number=number, group=False)["done"])
+        return bool(self.ask_pod(task, do="signal", pid=pid, number=number, all=False)["done"])
 
     def state(self, task: Task) -> str:
         return self.state_of(self._latest.get(task, 0))
@@ -246,7 +246,7 @@ class DockerLauncher:
     def kill_second(self, pid: int) -> None:
         process = self._processes.get(pid)
         if process is not None and process.second and pid in self._running:
-            self.ask_pod(process.task, do="signal", pid=process.pid, number=signal.SIGKILL, group=True)
+            self.ask_pod(process.task, do="signal", pid=process.pid, number=signal.SIGKILL, all=True)
 
     def scratch(self, place: Path | str, *, mine: bool = True) -> None:
         """Have the keeper delete something, should psconform go away; ``mine=False``: not any more."""
@@ -271,7 +271,7 @@ class DockerLauncher:
     def _signal_all(self, task: Task, number: int) -> None:
         for key in self._running:
             if self._processes[key].task == task:
-                self.ask_pod(task, do="signal", pid=self._processes[key].pid, number=number, group=True)
+                self.ask_pod(task, do="signal", pid=self._processes[key].pid, number=number, all=True)
 
     def _take_down(self) -> None:
         """Remove the pods and the network of the run, and forget it."""

@@ -6,9 +6,10 @@ seconds, a fork milliseconds). Other tasks are started cold. Requests arrive as 
 leave as JSON lines on standard output:
 
     {"start": id, "argv": [...], "env": {...}, "entry": "mod:fn" or "", "log": path, "cwd": path,
-     "remains": [path with {pid}, ...]}                       (files to delete when it has ended)
+     "remains": [path with {pid}, ...],                       (files to delete when it has ended)
+     "record": path}                                          (its event file)
                                                               -> {"started": id, "pid": n} or {"failed": id, "why": ..}
-    {"signal": id, "number": n}                               (to the task's process group)
+    {"signal": id, "number": n}                               (to every process of the task: task_processes.py)
     {"scratch": path or URL, "on": true}                      (to be deleted when psconform is gone; false: no more;
                                                                "mount:PATH": to be unmounted; "docker:SOCKET:OWNER":
                                                                containers and networks of that owner)
@@ -36,6 +37,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
+
+from .task_processes import TaskProcesses, signal_all
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MOUNT = "mount:"
@@ -65,6 +68,8 @@ class Keeper:
 
     def __init__(self, folder: str) -> None:
         self.tasks: dict[int, str] = {}  # pid -> id
+        self.processes: dict[int, TaskProcesses] = {}  # by pid, too
+        self.told: set[int] = set()  # pids of tasks that have been sent a signal that ends them
         self.remains: dict[int, list[str]] = {}  # pid -> files that it leaves behind
         self.deadline: float | None = None  # when stopping tasks are killed
         self.stopping: set[str] | None = None  # tasks that a stop is about; None: there is no stop going on
@@ -96,6 +101,7 @@ class Keeper:
             self.report(failed=request["start"], why=why.decode(errors="replace"))
             return
         self.tasks[pid] = request["start"]
+        self.processes[pid] = TaskProcesses.started(keeper, pid, request["env"], request["record"])
         self.remains[pid] = [path.replace("{pid}", str(pid)) for path in request["remains"]]
         self.report(started=request["start"], pid=pid)
 
@@ -115,14 +121,17 @@ class Keeper:
         self.report(stopped=True)
 
     def signal_tasks(self, ids: list[str], number: int) -> None:
-        """Signal the process groups of these tasks."""
-        for pid, task in self.tasks.items():
-            if task in ids:
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, number)
+        """Signal all processes of these tasks."""
+        pids = [pid for pid, task in self.tasks.items() if task in ids]
+        if number in (signal.SIGTERM, signal.SIGKILL):
+            self.told.update(pids)
+        signal_all([self.processes[pid] for pid in pids], number)
 
     def reap(self) -> None:
-        """Collect ended children; whatever they left behind in their process group goes with them."""
+        """Collect ended children; whatever they left behind in their process group goes with them.
+
+        Of a task that was sent a signal to end, whatever it left behind anywhere.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -134,6 +143,10 @@ class Keeper:
             if task is not None:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
+                processes = self.processes.pop(pid)
+                if pid in self.told:
+                    self.told.discard(pid)
+                    signal_all([processes], signal.SIGKILL)
                 self.clear_up(pid)
                 self.report(exit=task, status=os.waitstatus_to_exitcode(status))
 

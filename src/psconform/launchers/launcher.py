@@ -111,13 +111,14 @@ class Launcher(Protocol):
         """Tasks that have not ended."""
 
     def signal(self, task: Task, number: int) -> None:
-        """Send a signal to a task's process group."""
+        """Send a signal to every process of a task, in any session or process group."""
 
     def ask(self, task: Task, pid: int, number: int) -> bool:
         """Send a signal to one process, as the task knows it, if it is the task's; returns whether it did."""
 
     def state(self, task: Task) -> str:
-        """State letter of a task's process as ps(1) shows it (T: stopped); empty if it is gone or cannot be told."""
+        """State letter of a task's process as ps(1) shows it (T: stopped, and all that it has started, too); empty if
+        it is gone or cannot be told."""
 
     def state_of(self, pid: int) -> str:
         """The same of a process that ``start`` has returned."""

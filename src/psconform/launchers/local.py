@@ -22,6 +22,7 @@ from ..errors import PsconformError
 from ..layout import Command, Task
 from .launcher import PROCESS, Ended, Pods
 from .remains import namespace
+from .task_processes import TaskProcesses
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: the mark of the psconform that owns it (for clean-up)."""
@@ -70,6 +71,7 @@ class LocalLauncher:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._started: dict[str, int] = {}
+        self._processes: dict[str, TaskProcesses] = {}
         self._running: dict[str, Task] = {}
         self._keys: dict[Task, str] = {}  # of its latest start
         self._seconds: set[str] = set()  # keys of processes that run beside the one of their task
@@ -114,6 +116,7 @@ class LocalLauncher:
             log=str(log),
             cwd=command.cwd or str(log.parent),
             remains=list(command.remains),
+            record=command.record,
         )
         self._running[key] = task
         while key not in self._started:
@@ -123,6 +126,7 @@ class LocalLauncher:
                 raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
         pid = self._started[key]
+        self._processes[key] = TaskProcesses.started(self._keeper.pid, pid, environment, command.record)
         if command.remains:  # the keeper deletes them; this is for when it is killed
             born = process_start(pid)
             with (self.temporary / REMAINS).open("a", encoding="utf-8") as file:
@@ -165,9 +169,9 @@ class LocalLauncher:
         self._send(signal=self._keys.get(task, ""), number=number)
 
     def ask(self, task: Task, pid: int, number: int) -> bool:
-        group = self._started.get(self._keys.get(task, ""), 0)
+        processes = self._processes.get(self._keys.get(task, ""))
         try:
-            if not group or os.getpgid(pid) != group:
+            if processes is None or pid not in processes.states():
                 return False
             os.kill(pid, number)
         except OSError:
@@ -175,10 +179,16 @@ class LocalLauncher:
         return True
 
     def state(self, task: Task) -> str:
-        return process_state(self._started.get(self._keys.get(task, ""), 0))
+        key = self._keys.get(task, "")
+        state = process_state(self._started.get(key, 0))
+        if state != "T":
+            return state
+        return next((other for other in self._processes[key].states().values() if other != "T"), "T")
 
     def whose(self, group: int) -> str:
-        return next((key.split("/")[1] for key, pid in self._started.items() if pid == group), "")
+        own = [key for key, pid in self._started.items() if pid == group]
+        own = own or [key for key, processes in self._processes.items() if group in processes.states()]
+        return own[0].split("/")[1] if own else ""
 
     def state_of(self, pid: int) -> str:
         return process_state(pid) if pid in self._started.values() else ""
@@ -202,6 +212,7 @@ class LocalLauncher:
         empty(self.temporary)
         self._generation += 1
         self._started.clear()
+        self._processes.clear()
         self._keys.clear()
         self._seconds.clear()
         for lock in self._locks:

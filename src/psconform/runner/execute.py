@@ -21,7 +21,17 @@ from ..faults.proxy_faults import REFUSE
 from ..history.build import RUNNER
 from ..history.logs import LastError, last_error
 from ..history.manifest import Manifest
-from ..history.reasons import Cause, LinksLost, NoEnd, NoProgress, Problem, Reason, TaskFailed, how_it_ended
+from ..history.reasons import (
+    Cause,
+    FailedAfterEnd,
+    LinksLost,
+    NoEnd,
+    NoProgress,
+    Problem,
+    Reason,
+    TaskFailed,
+    how_it_ended,
+)
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
@@ -29,10 +39,10 @@ from ..probe import CONTROL, SAMPLES, EventLog
 from ..targets.target import Job
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
-from .fault_setup import clock_of, injectors, mounted, never_poisoned, ran_out
+from .fault_setup import clock_of, injectors, is_done, mounted, never_poisoned, ran_out
 from .folder import CHECKPOINTS, log_of, log_text, new_folder, new_manifest, placeholders, write_spec
 from .plan import Plan
-from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, events_of
+from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, closed, events_of
 
 if TYPE_CHECKING:
     from ..faults.pod_network import Wires
@@ -118,6 +128,7 @@ def command_of(
     addresses = {other: view.named(address) for other, address in known.items()}
     command = target.command(task, addresses, layout=layout, workload=given, listens=view.named(listens))
     env = {
+        **plan.environment,
         **command.env,
         "PSCONFORM_SPEC": view.seen(spec),
         "PSCONFORM_TASK": str(task),
@@ -148,6 +159,7 @@ class _Execution:
     started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
     seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
+    killed: dict[Path, tuple[Task, int]] = field(default_factory=dict)  # records of tasks that faults have ended, sizes
     acked_before: int = 0  # when the clock of the rate was started
     slowest_s: float = 0.0  # the longest silence since the first acknowledgement, without a fault
     killed_before: int = 0  # processes that the OOM killer had ended when the run began
@@ -268,6 +280,7 @@ class _Execution:
             view=self.launcher,
         )
         log = log_of(self.folder, task, second=life if second else 0)
+        command = replace(command, record=str(self._events_of(task, life)))
         return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
@@ -386,6 +399,8 @@ class _Execution:
         task, struck = ended.task, not stopped and self.scheduler.killed(ended.task, ended.status)
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
+        over = is_done(self.folder, self.layout, task)  # it had nothing left to train, whatever happened then
+        self.killed |= {events: (task, size)} if struck else {}
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
@@ -395,7 +410,11 @@ class _Execution:
             # may write to that folder: what is there stays, and no link is followed
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and self.layout.drop_after else "dead\n")
-        if self.states[task] == "failed":
+        if self.states[task] == "failed" and over and closed(events):
+            self.states[task] = "ended"
+            last = last_error(log_text(self.folder, task)).line
+            self.reasons.append(FailedAfterEnd(str(task), ended.status, last))
+        elif self.states[task] == "failed":
             error = last_error(log_text(self.folder, task))
             cause = self._cause(task, ended.status, error)
             self.reasons.append(TaskFailed(str(task), ended.status, error.line, error.block, cause))
@@ -432,7 +451,10 @@ class _Execution:
         return events_of(self.folder, task, self.lives.get(task, 0) if life is None else life)
 
     def _grown(self) -> bool:
-        """Whether the record shows progress since the last look."""
+        """Whether the record shows progress since the last look; whose goes on after its death has not been killed."""
+        for path, (task, size) in self.killed.items():
+            if path.exists() and (more := path.stat().st_size - size) > 0:
+                self.scheduler.went_on(task, f"{path.name} grew by {more} bytes after the process had ended")
         paths = {self._events_of(task): task for task in self.layout.tasks}
         grown = self.records.look(paths)
         for path in self.records.unknown:

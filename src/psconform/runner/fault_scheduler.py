@@ -83,6 +83,7 @@ class _Scheduled:
     within_s: float = 0.0  # it was watched for so long, and not observed
     attempted: bool = False  # it may have taken effect since
     observed: bool = False
+    went_on: bool = False  # it has ended a process, and its task went on
     on_ns: int = 0  # when it was last injected,
     off_ns: int = 0  # and taken away
     sent: Sent | None = None  # the push that it waits for
@@ -185,6 +186,12 @@ class FaultScheduler:
             if one.state is State.INJECTED and one.fault.links and task in one.fault.tasks and after_s < REACTS_S:
                 self._observed(one, f"{how}, {after_s:.1f} s after it was injected")
 
+    def went_on(self, task: Task, why: str) -> None:
+        """A task that one of the faults was seen to end goes on: it is not started again, beside itself."""
+        for one in self._all:
+            if one.fault.task == task and one.injector.ends and one.observed and not one.went_on:
+                one.went_on, one.state, one.why = True, State.FAILED, why
+
     def second_ended(self, pid: int, how: str) -> None:
         """A second process of a task has ended; says how."""
         for one in self._all:
@@ -259,7 +266,9 @@ class FaultScheduler:
         """Faults that have not taken effect, or were not healed."""
         found = []
         for one in self._all:
-            if one.state is State.WAITING:
+            if one.went_on:
+                found.append(one.missed(Missed.RECORD_WENT_ON, one.why))
+            elif one.state is State.WAITING:
                 if one.again is None:
                     found.append(one.missed(Missed.NEVER_INJECTED, "training did not get there"))
             elif not one.attempted:

@@ -60,7 +60,7 @@ def injectors(
     scene = Scene(
         processes=launcher,
         life=life,
-        done=lambda task: _is_done(folder, plan.layout, task),
+        done=lambda task: is_done(folder, plan.layout, task),
         seed=plan.workload.seed,
         checkpoints=folder / CHECKPOINTS,
         clock=lambda task: clock_of(launcher.temporary, task),
@@ -77,7 +77,7 @@ def injectors(
     return {fault: maker(fault, scene) for fault, maker in found.items()}
 
 
-def _is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
+def is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
     """A worker has made its last step; a ps, all workers have."""
     workers = layout.worker_tasks if task is None or task.job == "ps" else (task,)
     return all((folder / "done" / worker.slug).exists() for worker in workers)

@@ -80,6 +80,7 @@ def manifest_of(plan: Plan) -> Manifest:
         launcher=plan.launcher,
         image="" if plan.containers is None else plan.containers.image,
         limited=plan.limited,
+        environment=dict(plan.environment),
         repeat=plan.repeat,
         versions=_versions(),
         platform={"system": platform.platform(), "machine": platform.machine(), "cpus": str(os.cpu_count())},

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +56,8 @@ class Plan:
 
     ``faults`` are to strike meanwhile; every ``checkpoint_every`` steps of its chief the target is asked to make a
     checkpoint (0: never). ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
-    ``launcher``: what starts its tasks; ``containers``: in which, if that is what they run in.
+    ``launcher``: what starts its tasks; ``containers``: in which, if that is what they run in. ``environment``:
+    variables that the target names, with their values.
     """
 
     target: Target
@@ -71,6 +73,7 @@ class Plan:
     spelled: str = "reference"
     launcher: str = PROCESS
     containers: Containers | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limited(self) -> bool:
@@ -121,7 +124,8 @@ class Plan:
     @property
     def repeat(self) -> str:
         """The command line that runs the same again, into another folder."""
-        return shlex.join(_words(replace(self.options, out=None)))
+        named = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join((*named, shlex.join(_words(replace(self.options, out=None)))))
 
     @property
     def _faults(self) -> dict[str, Any]:
@@ -228,6 +232,7 @@ def make_plan(options: Options) -> Plan:
         spelled=REFERENCE if found.source == MODULE else found.source,
         launcher=options.launcher if containers is None else DOCKER,
         containers=containers,
+        environment=found.given(os.environ),
     )
 
 

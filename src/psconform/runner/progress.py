@@ -35,11 +35,24 @@ Notify = Callable[[Progress], None]
 _ACK = re.compile(rb'"kind" ?: ?"(?:ack|update)"')
 _ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
 _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
+LAST = 1000
+"""Bytes in which the last event of a closed record fits."""
 
 
 def events_of(folder: Path, task: Task, life: int) -> Path:
     """What one life of a task records into; of none yet (-1) the first."""
     return folder / "events" / f"{task.slug}{f'.{life}' if life > 0 else ''}.jsonl"
+
+
+def closed(record: Path) -> bool:
+    """Its trainer has closed this record: it had nothing left to do."""
+    try:
+        with record.open("rb") as file:
+            file.seek(max(0, record.stat().st_size - LAST))
+            last = json.loads(file.read().rstrip().rpartition(b"\n")[2])
+        return bool((last["kind"], last["reason"]) == ("end", "closed"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         workload=workload.name,
         compression=workload.compression,
     )
+    for name, value in target.given(os.environ).items():
+        if name not in manifest.environment:
+            raise BadInput(name, "is set, and was not in that run", value=value, hint=f"Run `unset {name}` before")
     plan = Plan(
         target=target,
         layout=layout,
@@ -61,6 +65,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         containers=containers_of(
             manifest.launcher, manifest.image, limits=limits, layout=layout, target=target, out=out
         ),
+        environment=manifest.environment,
     )
     if not manifest.faults:
         return plan

@@ -22,7 +22,7 @@ MODULE = "psconform.reference_impl"
 PHASES = dict.fromkeys(("initialising", "checkpointing", "restoring"), "worker:0")
 DEFECTS: dict[str, Defect] = CATALOG
 """Seeded defects of the reference trainer, by name."""
-RECOVERS = {"recovery": "checkpoint", "liveness": "progress"}
+PROMISES = {"init": "by-chief", "recovery": "checkpoint", "liveness": "progress"}
 
 
 def _phases_of(defect: str) -> list[str]:
@@ -58,7 +58,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         name=REFERENCE,
         source=MODULE,
         jobs={"ps": job, "worker": job},
-        claims={update: replace(claims, **RECOVERS) for update, claims in DEFAULTS.items()},
+        claims={update: replace(claims, **PROMISES) for update, claims in DEFAULTS.items()},
         unit=_unit,
         preload=(f"{MODULE}.modes.setup",),
         defects=tuple(DEFECTS),

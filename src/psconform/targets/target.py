@@ -77,6 +77,7 @@ class Target:
         shared: all tasks have one cluster spec.
         push_alone: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
         image: in which its tasks run, if they are containers; empty: the reference trainer's.
+        environment: names of environment variables that its tasks read.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Target:
     shared: bool = False
     push_alone: bool = False
     image: str = ""
+    environment: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -114,6 +116,10 @@ class Target:
     def uses(self, placeholder: str) -> bool:
         """A command or an environment value of a job contains it."""
         return any(job.uses(placeholder) for job in self.jobs.values())
+
+    def given(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What its tasks read of this environment."""
+        return {name: environ[name] for name in self.environment if name in environ}
 
     def fits(self, layout: Layout) -> None:
         """Raises BadInput if this target is of another cluster; most are of any."""

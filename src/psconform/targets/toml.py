@@ -54,6 +54,7 @@ class _File(_Strict):
     cluster_spec: Literal["own", "shared"] = "own"
     push_alone: bool = False
     image: Annotated[str, Field(pattern=f"^({IMAGE})?$")] = ""
+    environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = []
     claims: dict[str, dict[str, str]]
 
 
@@ -111,6 +112,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         shared=file.cluster_spec == "shared",
         push_alone=file.push_alone,
         image=file.image,
+        environment=tuple(file.environment),
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
 
