@@ -21,9 +21,11 @@ from typing import Any
 from psconform.api import Run, judge
 from psconform.errors import PsconformError
 from psconform.history.manifest import Manifest
+from psconform.history.reasons import Missed
 
 STYLES = ("fragile", "retry", "checkpoint")
 STEPS = 40
+TRIED = (Missed.NOT_OBSERVED, Missed.NOT_HEALED, Missed.LEFT_UNHEALED)
 HOW_IT_ENDED = frozenset(("L0", "L1", "L2", "L3"))
 
 
@@ -88,7 +90,9 @@ def main() -> int:
                 truth = truth_of(run)
                 decided = run.exit_code in (0, 1)
                 outcome = "undecided" if not decided else "right" if agrees(run, truth) else "WRONG"
-                more = f"{' '.join(run.violated) or ('valid' if decided else 'unknown')}; {run.coverage}; {truth}"
+                said = " ".join(run.violated) or ("valid" if decided else "unknown")
+                seen = [f"{missed.fault} {missed.how}" for missed in run.missed if missed.how in TRIED]
+                more = "; ".join([said, str(run.coverage), *seen, str(truth)])
             counts[outcome] += 1
             kept = outcome != "right"
             sys.stdout.write(f"{style} {seed} {layout}: {outcome}; {more}{f' ({out})' if kept else ''}\n")
