@@ -103,7 +103,8 @@ class NoEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="no end"):
     patience_s: float
 
     def __str__(self) -> str:
-        return f"{', '.join(self.tasks)} did not end within {self.patience_s:.0f} s of the last worker"
+        late = f"{', '.join(self.tasks)} did not end within {self.patience_s:.0f} s of the last worker"
+        return f"{late} (exits = false in its target file says that a task serves until it is stopped)"
 
 
 class LinksLost(msgspec.Struct, frozen=True, tag_field="reason", tag="links lost"):
