@@ -78,10 +78,12 @@ def test_a_stop_reaches_it_too(judge, case, kind):
     assert longest > (0.5e9 if kind == "stop" else 0.15e9)
 
 
-def test_a_record_that_goes_on_shows_that_a_kill_missed(judge):
+@pytest.mark.parametrize("after", ["0s", "1s"])
+def test_a_record_that_goes_on_shows_that_a_kill_missed(judge, after):
     """Nothing tells which process records, so no second one is started beside it."""
     target = CASES / "daemon" / "hidden.toml"
-    run = judge(target, update="async", layout="ps=1,worker=2", steps=60, kill="worker:1@35")
+    options = {"update": "async", "layout": "ps=1,worker=2", "steps": 60, "restart_after": after}
+    run = judge(target, **options, kill="worker:1@35")
     assert run.exit_code == 2, run.explain()
     assert "kill worker:1@35 did not end the process that records: worker-1.jsonl grew by" in run.explain()
     assert not run.as_dict()["faults"]

@@ -74,8 +74,6 @@ class State:
 
 
 def serve(probe, address, style):
-    state = State(probe, style)
-
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
             try:
@@ -89,7 +87,11 @@ def serve(probe, address, style):
         allow_reuse_address, daemon_threads = True, True
 
     host, port = address.split(":")
-    Server((host, int(port)), Handler).serve_forever()
+    server = Server((host, int(port)), Handler, bind_and_activate=False)
+    server.server_bind()  # another process that has the address has the state, too
+    state = State(probe, style)
+    server.server_activate()
+    server.serve_forever()
 
 
 class Shard:

@@ -1,6 +1,6 @@
 """Which processes are a task's, from /proc: all that it has started, in any session, and the one that records.
 
-Standard library only, for the keeper loads it.
+Standard library only, and what loads in a moment, for the keeper loads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MARKS = ("PSCONFORM_RUN", "PSCONFORM_TASK", "PSCONFORM_INCARNATION")
 """Environment variables that name the incarnation; what a task starts inherits them."""
@@ -19,8 +19,7 @@ STOPPED_S, GONE_S = 1.0, 5.0
 """Time for processes to stop, and to be gone once killed; one that waits for a disk may take longer, and is left."""
 
 
-@dataclass(frozen=True)
-class TaskProcesses:
+class TaskProcesses(NamedTuple):
     """The processes of one incarnation of a task.
 
     Attributes:

@@ -28,6 +28,8 @@ GONE_S = 5.0
 """Time for the target to show that a healed fault is over; after it the word of the proxy has to do."""
 REACTS_S = 5.0
 """A task that dies, or whose push fails, so soon after a fault of its links does so because of it."""
+GOES_ON_S = 0.1
+"""A task is not started again sooner: its record might go on, and two processes be that task."""
 LEAST_S = 0.1
 """Minimum duration where the `until` step has already passed."""
 STANDSTILL_S = 1.0
@@ -378,7 +380,7 @@ class FaultScheduler:
         if one.state not in ACTIVE or (injected and one.injector.holds):
             return False
         if fault.restart_after_s is not None:
-            return lasted >= fault.restart_after_s
+            return lasted >= max(fault.restart_after_s, GOES_ON_S)
         waits = injected and one.injector.lingers
         unseen_s = one.injector.effect_s if waits else 0.0
         if fault.lasts_s is not None:
