@@ -23,6 +23,7 @@ from .decode import decode_worker
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
+from .events import Slip as SlipEvent
 from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid
 from .incarnations import Life, joined
 from .incarnations import marks as marks_of
@@ -31,6 +32,7 @@ from .model import History, Init, Worker
 from .reader import EventFile, read_events
 from .reasons import FaultMissed, TaskFailed, how_it_ended
 from .records import Absence, Harm, Mark, Poisoned, Struck
+from .slips import Cost, lost_sends, slips_of
 from .weights import rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
@@ -75,6 +77,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
     devices: dict[int, tuple[str, ...]] = {}
+    slips: dict[Task, list[SlipEvent]] = {}
     last: dict[Task, AnyEvent] = {}
     closed: dict[Task, int] = {}
     files, notes, lost = _of_tasks(_event_files(folder, manifest), manifest)
@@ -92,18 +95,16 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
             absences += _absences(file, manifest)
+            slips.setdefault(task, []).extend(file.of(SlipEvent))
             if task == RUNNER:
                 own = file
             if task in manifest.layout.worker_tasks:
                 worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
-                lives.append(Life(worker, len(file.events)))
+                lives.append(Life(worker, len(file.events), lost_sends(file.of(SlipEvent))))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
-                if placed is not None and shards not in (None, placed):
-                    problem = f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
-                    raise Malformed(path, problem)
-                shards = placed if shards is None else shards
+                shards = _same_shards(path, placed, shards)
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
     variables = _variables(folder, workers, shards)
@@ -136,6 +137,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         until=own.events[-1].mono_ns if own is not None else 0,
         failed=tuple(reason for reason in manifest.reasons if isinstance(reason, TaskFailed)),
         missed=tuple(reason for reason in manifest.reasons if isinstance(reason, FaultMissed)),
+        slips=tuple(slip for task, events in slips.items() for slip in slips_of(task, events)),
         last_words=_last_words(folder, manifest.layout, last) if manifest.status == "stalled" else (),
         notes=(*notes, *unsaid(manifest.layout, devices)),
         missing=(*lost, *endless(files, own, closed, manifest.layout)),
@@ -148,6 +150,13 @@ def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:
     if file.start.incarnation != life:
         problem = f"is incarnation {file.start.incarnation} of {task}, not {life} as its name says"
         raise Malformed(path, problem, line=1)
+
+
+def _same_shards(path: Path, placed: tuple[int, ...] | None, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The ps of each variable, where any worker has said it; raises Malformed if two disagree."""
+    if placed is not None and before not in (None, placed):
+        raise Malformed(path, f"shards are {list(placed)}, {list(before or ())} in another worker's record")
+    return placed if before is None else before
 
 
 def read_data(folder: Path) -> Data:
@@ -264,6 +273,8 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     else:
         gaps += _ends(history, own)
     gaps += elsewhere(history.layout, history.devices)
+    gaps += [str(slip) for slip in history.slips if slip.cost is not Cost.NOTHING]
+    slipped = {slip.task for slip in history.slips if slip.cost is Cost.SENT}
     by_index = {worker.index: worker for worker in history.workers}
     expected = (~history.excused | (history.outcomes != 0)).sum(axis=1).tolist()
     for task in manifest.layout.worker_tasks:
@@ -273,7 +284,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
             continue
         lacks = []
         left = task in history.left  # as the layout says it may
-        if not worker.ended and not left:
+        if not worker.ended and not left and task not in slipped:
             lacks.append("its record has no end event, so it was killed or cut short")
         # where a round does not wait for all, the rounds may be over before a worker has pushed all of its steps
         if len(worker.pushes) < expected[task.index] and not (manifest.layout.quorum and worker.ended):

@@ -16,10 +16,12 @@ from ..probe import Ledger, workload_of
 from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
+from .events import Slip as SlipEvent
 from .manifest import Manifest
 from .model import Worker
 from .read_decoder import decode_reads, read_vector
 from .reader import EventFile, column
+from .slips import lost_sends
 
 
 def decode_worker(
@@ -40,7 +42,7 @@ def decode_worker(
         found,
         answers.pushes(at),
         answers.acked,
-        file.ended,
+        answers.whole,
         file.start.boot,
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
@@ -70,6 +72,7 @@ class Answers:
 
     def __init__(self, file: EventFile, *, steps: int) -> None:
         self.file, self.steps = file, steps
+        self.whole = file.ended and not lost_sends(file.of(SlipEvent))
         both = file.of(Update)
         self.sent: Sequence[PushEvent | Update] = _merged(file.of(PushEvent), both)
         self.told: Sequence[Ack | Update] = _merged(file.of(Ack), both)
@@ -133,8 +136,8 @@ class Answers:
         first[self.step[::-1]], last[self.step] = self.seq[::-1], self.seq
         sent = np.flatnonzero(attempts)
         step = sent[np.argsort(first[sent])]
-        # of a record cut short, the attempt that was accepted may be missing
-        surely = (failed == attempts) & self.file.ended
+        # of a record that is not whole, the attempt that was accepted may be missing
+        surely = (failed == attempts) & self.whole
         outcome = np.where(accepted > 0, OK, np.where(surely, FAILED, UNKNOWN))
         width, versions = self._versions()
         when, answered = column(self.sent, "mono_ns"), np.zeros(self.steps, np.int64)

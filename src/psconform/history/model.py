@@ -18,6 +18,7 @@ from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
+from .slips import Slipped
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
@@ -42,8 +43,9 @@ class Worker:
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
     ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since. A
-    record that has ``ended`` is whole; of any other the end may be missing, so that what is not in it may have happened
-    all the same. ``residual`` is what a compression with error feedback had not sent in the end, [V, slots].
+    record that has ``ended`` is whole; of any other the end may be missing, or a push that was a slip, so that what is
+    not in it may have happened all the same. ``residual`` is what a compression with error feedback had not sent in the
+    end, [V, slots].
     """
 
     index: int
@@ -126,6 +128,7 @@ class History:
     failed: tuple[TaskFailed, ...] = ()
     missing: tuple[str, ...] = ()  # parts of the record that are lost, or may be, for nobody saw its end
     missed: tuple[FaultMissed, ...] = ()
+    slips: tuple[Slipped, ...] = ()  # what the trainer got wrong with the probe
     last_words: tuple[str, ...] = ()  # what each task did last, where the run stalled
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 
