@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from psconform.errors import Malformed
 from psconform.history.slips import COSTS, Cost
 from psconform.probe import MOST_SLIPS, Probe, Slip
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
+from . import bugs
 from .simulate import Trainer
 
 
@@ -177,3 +184,77 @@ def test_a_record_that_cannot_be_opened_is_no_error_of_the_trainer(tmp_path, par
 
     monkeypatch.setattr(os, "open", refused)
     assert judge_folder(Trainer().run(tmp_path / "run")).exit_code == 2
+
+
+PLAIN = [None, True, -1, 0, 1, 2, 3, 5, 6, 2**60, 10**400, 1.5, float("nan"), "ok", "3", "\ud800", b"x", [], [1], {}]
+ARRAYS = [np.int8(3), np.float16(1), np.uint64(2**63), np.zeros(3), np.array(2), np.array([None]), np.array("x")]
+ODD = st.sampled_from([*PLAIN, *ARRAYS, object()])
+WIDE = st.lists(
+    st.sampled_from([np.zeros(25, np.float64), np.full(25, np.inf), np.zeros(25, complex), None]), max_size=3
+)
+STEP, OUTCOME = st.integers(-1, 7) | ODD, st.sampled_from(["ok", "failed", "unknown"]) | ODD
+COUNTS = st.none() | st.lists(st.integers(0, 9), max_size=3) | ODD
+CALLS = st.one_of(
+    st.tuples(st.just("push"), st.tuples(STEP) | st.tuples(STEP, STEP)),
+    st.tuples(st.sampled_from(["ack", "update"]), st.tuples(STEP, OUTCOME, COUNTS) | st.tuples(STEP)),
+    st.tuples(st.just("read"), st.tuples(WIDE | ODD, COUNTS)),
+    st.tuples(st.sampled_from(["gradient", "gradients", "samples", "initial", "resume"]), st.tuples(STEP)),
+    st.tuples(st.sampled_from(["used", "at", "goes_without", "checkpoint"]), st.tuples(STEP, COUNTS)),
+    st.tuples(st.sampled_from(["initialised", "residual", "devices", "restored"]), st.tuples(WIDE | ODD)),
+    st.tuples(st.sampled_from(["wait_for_all", "close", "push", "read", "ack"]), st.tuples()),
+)
+DRAWN = st.dictionaries(
+    st.tuples(st.integers(0, 1), st.integers(0, 6)), st.lists(CALLS, min_size=1, max_size=4), min_size=1, max_size=3
+)
+"""By worker and step, what it calls before it reads for that step; 6: before it waits for all."""
+TOGETHER = re.compile(r"workers read different numbers|another worker's record|has a residual of")
+"""What only the records of several workers, or reads that come later, show to be wrong."""
+
+
+def drawn_calls(server, update, calls, folder):
+    """Judge a trainer that also makes these calls: the exit code, "refused", and whether a slip cost the record."""
+
+    class Drawn(server):
+        def before(self, worker, step):
+            for name, args in calls.get((worker, step), ()):
+                getattr(self.probes[worker], name)(*args)
+
+        def finish(self, worker):
+            self.before(worker, self.steps)
+
+    run = Drawn(update=update, steps=6).run(folder)
+    try:
+        judged = judge_folder(run)
+    except Malformed as error:
+        if not TOGETHER.search(str(error)):
+            raise
+        return "refused", True
+    cost = {slip.cost for slip in judged.history.slips} - {Cost.NOTHING}
+    return judged.exit_code, bool(cost)
+
+
+def never_valid_but_well(server, update, calls):
+    logging.disable()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            code, cost = drawn_calls(server, update, calls, Path(folder) / "run")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert code != 0 or (server is Trainer and not cost)
+
+
+SERVERS = st.sampled_from([Trainer, Trainer, bugs.Dropped, bugs.Twice, bugs.LostTail])
+drawn = given(SERVERS, st.sampled_from(["sync", "async"]), DRAWN)
+
+
+@settings(max_examples=200, deadline=None)
+@drawn
+def test_drawn_calls_never_raise_and_never_make_a_false_valid(server, update, calls):
+    never_valid_but_well(server, update, calls)
+
+
+@pytest.mark.nightly
+@settings(max_examples=10_000, deadline=None)
+@drawn
+def test_ten_thousand_drawn_calls_never_raise_and_never_make_a_false_valid(server, update, calls):
+    never_valid_but_well(server, update, calls)
