@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import Ledger, workload_of
-from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Values
+from .columns import ANEW, FAILED, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .events import Slip as SlipEvent
@@ -39,7 +40,7 @@ def decode_worker(
     residual = _residual(file, last_push=int(answers.seq.max(initial=-1)), folder=folder, manifest=manifest)
     worker = Worker(
         task.index,
-        found,
+        answers.belonging(found, at),
         answers.pushes(at),
         answers.acked,
         answers.whole,
@@ -126,6 +127,22 @@ class Answers:
             at = int(np.argmax(wrong))  # the record's order
             text = problem.format(step[at], attempt[at] if attempt is not None else "")
             raise Malformed(self.file.path, text, line=int(seq[at]) + 1, hint=hint)
+
+    def belonging(self, reads: Reads, at: Ints) -> Reads:
+        """The same reads, each with the step of the push that follows it, where that sends the last step again.
+
+        The trainer that made them then tries that step once more; when it read, the probe took them for the next one.
+        """
+        following = np.searchsorted(self.seq, at)
+        between = np.flatnonzero((following > 0) & (following < len(self.seq)) & ~reads.final)
+        push = following[between]
+        again = (self.step[push] == self.step[push - 1]) & (reads.step[between] - self.step[push] <= 1)
+        again &= reads.step[between] >= self.step[push]
+        between, push = between[again], push[again]
+        same = np.array([event.same for event in self.sent], np.bool_)
+        step, use = reads.step.copy(), reads.use.copy()
+        step[between], use[between] = self.step[push], np.where(same[push], UNUSED, ANEW)
+        return replace(reads, step=step, use=use)
 
     def pushes(self, reads_at: Ints) -> Pushes:
         """All attempts of a gradient taken together, in the order of their first sending."""

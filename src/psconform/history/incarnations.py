@@ -66,7 +66,7 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
     versions = [part.versions for part in parts if part.versions is not None]
     widths = {part.shape[1] for part in versions}  # lives that count differently cannot be compared
     values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
-    columns = ("step", "final", "at", "clock", "nonce", "epoch")
+    columns = ("step", "use", "final", "at", "clock", "nonce", "epoch")
     return Reads(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
         after=np.concatenate([part.after + acked_before[k] for k, part in zip(kept, parts, strict=True)]),

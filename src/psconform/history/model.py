@@ -13,7 +13,7 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .columns import FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
+from .columns import ANEW, FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
 from .manifest import Workload
 from .reasons import FaultMissed, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
@@ -399,6 +399,15 @@ class History:
         if reads.versions is not None and self.shards is not None and reads.versions.shape[1] == self.layout.ps:
             what = f"version {reads.versions[index][self.shards[variable]]} of {what}"
         return f"{worker} read {what} {when}"
+
+    def anew(self, worker: Worker, index: int, peer: int, step: int) -> str:
+        """Of a worker's own gradient that a read shows: that it computed it anew at that read; empty if it did not."""
+        reads = worker.reads
+        if reads.use[index] != ANEW or (peer, step) != (worker.index, reads.step[index]):
+            return ""
+        return (
+            ": it computed that gradient anew from this read, in which the first one is half applied, and sent it again"
+        )
 
     def where(self, worker: Worker, index: int) -> str:
         """A read's name in a witness: who, when, which version."""
