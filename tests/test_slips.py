@@ -18,10 +18,12 @@ from psconform.errors import Malformed
 from psconform.history.slips import COSTS, Cost
 from psconform.probe import MOST_SLIPS, Probe, Slip
 from psconform.report.text import explain
+from psconform.runner.progress import Records
 from psconform.runner.verdicts import judge_folder
 
 from . import bugs
 from .simulate import Trainer
+from .stories import Story
 
 
 def slips_in(folder: Path, name="worker-0"):
@@ -151,6 +153,43 @@ def test_a_slip_that_costs_something_is_the_reason(tmp_path):
     assert {v.status for v in judged.verdicts} == {"unknown", "not judged"}
     assert all(reason in v.reason for v in judged.verdicts if v.status == "unknown")
     assert reason in explain(judged)
+
+
+def test_a_push_that_was_a_slip_may_have_been_sent(tmp_path):
+    def slips_once(probe):
+        def push(step, attempt):
+            del probe.push
+            probe.push(None, attempt)
+
+        probe.push = push
+
+    judged = Slipping(slips_once).judge(tmp_path / "run")
+    assert {v.status for v in judged.verdicts} == {"unknown", "not judged"}  # it shows, and is no phantom
+    assert not any("no end event" in gap for gap in judged.history.gaps)
+
+
+def test_refused_attempts_beside_a_slip_are_not_all(tmp_path):
+    judged = Slipping(lambda p: [p.push(4), p.ack(4, "failed"), p.push("4")]).judge(tmp_path / "run")
+    assert judged.history.workers[1].ended is False
+
+
+def test_a_slip_of_the_first_incarnation_counts_too(tmp_path):
+    story = Story(tmp_path / "run")
+    story.step(1, 2)
+    story.probes[1].push(None)
+    story.kill("worker:1")
+    story.back(1)
+    judged = story.finish()
+    assert not judged.history.workers[1].ended
+    assert any("argument that the probe cannot use" in gap for gap in judged.history.gaps)
+
+
+def test_slips_are_no_progress(probe, tmp_path):
+    paths = [tmp_path / "events" / "worker-0.jsonl"]
+    records = Records()
+    assert records.look(paths)
+    probe.ack(0)
+    assert not records.look(paths)
 
 
 @pytest.mark.parametrize("what", Slip)
