@@ -250,17 +250,20 @@ def test_the_probe_takes_one_residual_after_the_last_push(tmp_path):
     folder = change_bugs.FeedsBack(update="async").run(tmp_path / "run")
     history = load_history(folder)
     assert history.workers[0].residual.shape == (1, history.workers[0].reads.values[8].shape[1])
-    probe = Probe.detached(workers=1, steps=2)
-    with pytest.raises(ValueError, match="at least one variable"):
-        probe.residual([])
-    with pytest.raises(ValueError, match="variable 0 has 3 values"):
-        probe.residual([np.zeros(3)])
+    for part in ("events", "vectors"):
+        (tmp_path / part).mkdir()
+    probe = Probe({"run": "r", "workers": 1, "steps": 2, "unit": 1.0}, task="worker:0", folder=str(tmp_path))
+    probe.residual([])
+    probe.residual([np.zeros(3)])
     probe.push(0)
     probe.residual([np.zeros(probe.slots)])
-    with pytest.raises(ValueError, match="push after residual"):
-        probe.push(1)
-    with pytest.raises(ValueError, match="recorded once"):
-        probe.residual([np.zeros(probe.slots)])
+    probe.push(1)
+    probe.residual([np.zeros(probe.slots)])
+    probe.close()
+    events = [json.loads(line) for line in (tmp_path / "events" / "worker-0.jsonl").read_text().splitlines()]
+    whats = [event.get("what", event["kind"]) for event in events]
+    slips = "push after residual", "residual again"
+    assert whats == ["start", "no values", "size", "push", "residual", *slips, "end"]
 
 
 def test_a_residual_that_does_not_fit_is_malformed(tmp_path):
@@ -278,6 +281,7 @@ def test_a_residual_that_does_not_fit_is_malformed(tmp_path):
 def test_a_residual_of_too_many_variables_is_malformed(tmp_path):
     class Wider(change_bugs.FeedsBack):
         def finish(self, worker):
+            self.probes[worker]._variables = 0  # or the probe sees it itself
             self.probes[worker].residual([self.kept[worker]] * (len(self.shards) + 1))
 
     folder = Wider(update="async").run(tmp_path / "run")

@@ -113,22 +113,6 @@ def test_attempts_are_counted(probe, tmp_path):
     assert ['"attempt":1' in line for line in lines] == [False, False, False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("misuse", "says"),
-    [
-        (lambda p: p.ack(0), "step 0, attempt 0 was not pushed"),
-        (lambda p: [p.push(0), p.ack(0), p.ack(0)], "acknowledged already"),
-        (lambda p: [p.push(0), p.push(0, attempt=3)], "attempt 3 of step 0, expected 1"),
-        (lambda p: p.push(4), r"outside 0\.\.3"),
-        (lambda p: [p.wait_for_all(), p.push(0)], "push after wait_for_all"),
-        (lambda p: [p.push(0), p.wait_for_all(), p.ack(0)], "ack after wait_for_all"),
-    ],
-)
-def test_misuse_is_told_where_it_happens(probe, misuse, says):
-    with pytest.raises(ValueError, match=says):
-        misuse(probe)
-
-
 @pytest.mark.engine
 def test_a_forked_child_writes_nothing(tmp_path):
     log = EventLog(tmp_path / "log.jsonl", run="r", task="worker:0", incarnation=0)

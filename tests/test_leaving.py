@@ -294,7 +294,7 @@ def test_what_it_had_acknowledged_before_must_still_be_there(tmp_path):
 
 
 def test_an_absence_of_nobody_is_malformed(tmp_path):
-    story = told_without(tmp_path, lambda story: story.probes[0].goes_without(5, 2))
+    story = told_without(tmp_path, lambda story: story.probes[0]._event("without", worker=5, step=2))
     with pytest.raises(Malformed, match="step 2 of worker:5 is none of this run"):
         story.end("finished")
 

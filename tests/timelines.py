@@ -35,6 +35,7 @@ def worker_of(index, times, *, steps, workers, boot="b", final_s=None, ended=Tru
     clock = np.zeros((len(at), 1, workers), np.int64)
     reads = Reads(
         step=read,
+        use=np.zeros(len(read), np.int64),
         final=read == steps,
         after=np.minimum(read, count),
         at=at,

@@ -41,7 +41,7 @@ class PacedProbe(Probe):
         super().__init__({"workers": workers, "steps": steps, "unit": None, "run": ""}, task=task)
         self.slots = slots
         self._pace = pace
-        self._gradient = np.zeros(slots, np.float32)
+        self._filled = np.zeros(slots, np.float32)
 
     def initial(self, variable: int = 0) -> NDArray[np.float32]:
         """Zeros, as on the raw side."""
@@ -56,7 +56,7 @@ class PacedProbe(Probe):
         """The same zeros each time: what filling them costs is not the trainer's."""
         del step, samples
         self._pace.wait()
-        return [self._gradient] * len(values or ())
+        return [self._filled] * len(values or ())
 
     def push(self, *args: Any, **kwargs: Any) -> None:
         """Recording is measured in probe_cost.py."""

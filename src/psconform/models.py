@@ -61,7 +61,7 @@ class Classifier(Model, Protocol):
         """Share of the samples whose class is found, 0 to 1; a sample without finite scores is not found."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Softmax:
     """Softmax regression: scores = x W + b. Convex. theta = W row by row (features x classes), then b."""
 
@@ -105,7 +105,7 @@ class Softmax:
             return _found(self.scores(theta, x), y)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mlp:
     """One hidden layer: scores = tanh(x W1 + b1) W2 + b2. Not convex. theta = W1, b1, W2, b2, each row by row."""
 
@@ -160,7 +160,7 @@ class Mlp:
         return active, active @ second + last
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Quadratic:
     """f(theta) = 1/2 sum_i h_i (theta_i - theta*_i)^2: everything about it is known in closed form.
 
@@ -229,7 +229,7 @@ def join(parts: Sequence[Vector], size: int) -> Vector:
     return np.concatenate(parts)[:size]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Batches:
     """Which samples each worker uses at each step: in an epoch every sample exactly once over all workers (R5).
 
@@ -294,7 +294,7 @@ class Batches:
         return np.asarray(sizes * self.workers / sizes.sum(), np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Data:
     """Samples for training and for testing: ``x`` float32[n, features] from 0 to 1, ``y`` int64[n] classes."""
 

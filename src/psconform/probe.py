@@ -1,6 +1,6 @@
 """The probe: what a trainer of any kind adds to its loop so that psconform can judge it.
 
-One file, standard library and numpy only. A training loop of worker ``w``::
+One file, standard library and numpy only, for Python 3.9 or later. A training loop of worker ``w``::
 
     probe = Probe.from_env()                              # PSCONFORM_SPEC and PSCONFORM_TASK, set by psconform
     values = probe.initial()                              # whoever initialises: one call per variable, then
@@ -23,9 +23,13 @@ for one slot per (worker, step), at the head and again at the tail of each varia
 Plain SGD turns that into a ledger: slot (w, s) holds minus the number of times that gradient was applied, times
 ``UNIT`` x learning rate x weight. docs/events.md describes the files field by field.
 
+No call of the loop raises: what makes no sense where it is called (a second acknowledgement, values of a wrong size,
+an argument of a wrong type) is recorded as a `Slip` and logged, and nothing else of that call is recorded; where it
+cost the record something, no verdict is ``valid``. If the record cannot be written, recording stops.
+
 Other workloads need ``probe.gradients(step, values)``, a list with the gradient of each variable (for any workload),
 in place of ``probe.gradient(step)``, and ``probe.initial(i)`` for variable i; those that train a model load trained.py
-and models.py, too.
+and models.py, too, from the same package or, where this file stands alone, from the same folder.
 """
 
 from __future__ import annotations
@@ -33,17 +37,22 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import errno
 import faulthandler
 import json
+import logging
+import operator
 import os
 import signal
 import socket
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from enum import Enum
+from functools import cache, wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +69,74 @@ TELL_NS = 10_000_000
 """A task whose clock is to jump tells what it shows not more often than that."""
 DECAY = 2.0**-10
 """Share of a parameter that each update of the decayed ledger takes away: exact in float32, and 20,000 updates fit."""
+LARGEST = 2**53
+"""Of the whole numbers in a record: what JSON readers of all languages can hold."""
+MOST_SLIPS = 100
+"""Slips of one kind that a task records: a loop of them must not fill the disk."""
 _INTEGERS = ("clock", "versions", "ids")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Vector = NDArray[np.float32]
+
+
+class Slip(str, Enum):
+    """What a trainer got wrong in a call of the probe; ``history/slips.py`` says what each costs the record."""
+
+    ACK_AGAIN = "ack again"
+    ACK_CHANGED = "ack changed"
+    ACK_WITHOUT_PUSH = "ack without push"
+    ACK_AFTER_DONE = "ack after done"
+    NO_ACK = "no ack"
+    NO_OUTCOME = "no outcome"
+    PUSH_AFTER_DONE = "push after done"
+    PUSH_AFTER_RESIDUAL = "push after residual"
+    PUSH_OUT_OF_ORDER = "push out of order"
+    READ_AFTER_DONE = "read after done"
+    FINAL_BEFORE_DONE = "final before done"
+    NO_VALUES = "no values"
+    SIZE = "size"
+    RANGE = "range"
+    RESIDUAL_AGAIN = "residual again"
+    WORKLOAD = "workload"
+    ARGUMENT = "argument"
+
+
+class _Slipped(Exception):
+    """Ends a call of the probe; never leaves it."""
+
+    def __init__(self, what: Slip) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _guarded(call: Call) -> Call:
+    """A method of the probe that raises nothing into the trainer: it returns None where it would have.
+
+    KeyboardInterrupt and SystemExit, which are no Exceptions, pass.
+    """
+    names = call.__code__.co_varnames[: call.__code__.co_argcount + call.__code__.co_kwonlyargcount]
+    place = names.index("step") - 1 if "step" in names else None
+
+    @wraps(call)
+    def guarded(self: Probe, *args: Any, **named: Any) -> Any:
+        try:
+            return call(self, *args, **named)
+        except _Slipped as slip:
+            what = slip.what
+        except OSError:
+            self._stop()
+            return None
+        except Exception:
+            what = Slip.ARGUMENT
+            _log("probe.%s: an argument that it cannot use", call.__name__, exc_info=True)
+        step = named.get("step", args[place] if place is not None and place < len(args) else None)
+        self._slip(call.__name__, what, step)
+        return None
+
+    return cast("Call", guarded)
 
 
 class LedgerDecoder:
@@ -185,9 +258,9 @@ def workloads() -> Mapping[str, type[Workload]]:
     """All workloads by name: of this file, of trained.py, and of packages that name them in entry points."""
     from importlib.metadata import entry_points
 
-    from . import trained  # noqa: F401
-
-    for point in entry_points(group="psconform.workloads"):
+    import_module(f"{__package__}.trained" if __package__ else "trained")
+    group, found = "psconform.workloads", entry_points()
+    for point in found.select(group=group) if hasattr(found, "select") else found.get(group, ()):  # Python 3.9: a dict
         point.load()
     return _workloads
 
@@ -331,15 +404,25 @@ class EventLog:
                 parts.append(f',"{name}":{_encode(value)}')
         body = "".join(parts).encode()
         self._crc = zlib.crc32(body, self._crc)  # chained: a line lost, moved or changed breaks every later one
-        os.write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
+        _write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
         self._seq += 1
 
     def close(self, *, reason: str = "closed") -> None:
         """Write the end event; later calls do nothing."""
-        if self._fd >= 0:
-            self.write("end", reason=reason)
-            os.close(self._fd)
-            self._fd = -1
+        self.write("end", reason=reason)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Write nothing more, no end event either: the record is not whole."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    """All of it in one piece; raises OSError."""
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Probe:
@@ -350,7 +433,7 @@ class Probe:
     """
 
     def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
-        self.task, self.epoch, self.incarnation = task, 0, incarnation
+        self.task, self._epoch, self.incarnation = task, 0, incarnation
         self.workers, self.steps = int(spec["workers"]), int(spec["steps"])
         self.unit: float | None = spec.get("unit")
         self.reads, self.read_every = int(spec.get("reads", 1)), int(spec.get("read_every", 1))
@@ -381,7 +464,15 @@ class Probe:
         self._reads_done = self._vector_at = self._next_step = 0
         self._absent: list[str] | None = None
         self._attempts: dict[int, int] = {}
-        self._acked: set[tuple[int, int]] = set()
+        self._acked: dict[tuple[int, int], dict[str, Any]] = {}
+        self._open: set[tuple[int, int]] = set()  # pushes without an acknowledgement
+        self._slips: dict[Slip, int] = {}
+        self._variables = 0 if self._ledger is not None else int(spec["variables"])  # in each read; 0: not known yet
+        # versions in each read; how many ps (or replicas) hold the variables, 0: not known
+        self._counters, self._holders = -1, int(spec.get("variables", 0))
+        self._shards: list[int] | None = None
+        self._looked = False  # it has read since its last push
+        self._computed: set[int] = set()  # steps whose gradient was computed since they were pushed
         self._done = self._residual = False
         self._nonces: list[float] | None = None
         self._folder = Path(folder) if folder else None
@@ -389,14 +480,27 @@ class Probe:
         self._vectors = -1
         self._log: EventLog | None = None
         if self._folder is not None:
-            path = self._folder / "events" / f"{self._name}.jsonl"
-            stacks = _shows_stacks()
-            self._log = EventLog(path, run=spec["run"], task=task, incarnation=incarnation, stacks=stacks)
-            atexit.register(self.close, reason="atexit")
+            self._start(self._folder, spec["run"])
+
+    def _start(self, folder: Path, run: str) -> None:
+        """Begin the record; raises FileExistsError if another process is this task."""
+        path = folder / "events" / f"{self._name}.jsonl"
+        try:
+            self._log = EventLog(path, run=run, task=self.task, incarnation=self.incarnation, stacks=_shows_stacks())
+        except FileExistsError:
+            raise
+        except OSError:
+            self._stop()
+        atexit.register(self.close, reason="atexit")
 
     @classmethod
     def from_env(cls, task: str | None = None) -> Probe:
-        """The probe of this process, from ``PSCONFORM_SPEC`` and ``PSCONFORM_TASK``; raises RuntimeError without."""
+        """The probe of this process, from ``PSCONFORM_SPEC`` and ``PSCONFORM_TASK``.
+
+        Raises:
+            RuntimeError: they are not set.
+            FileExistsError: this task has a probe already.
+        """
         path = os.environ.get("PSCONFORM_SPEC")
         task = task or os.environ.get("PSCONFORM_TASK")
         if not path or not task:
@@ -410,27 +514,50 @@ class Probe:
         """A probe that gives gradients and records nothing, for a trainer started by hand."""
         return cls({"workers": workers, "steps": steps, "unit": None, "run": ""}, task=task)
 
+    @property
+    def epoch(self) -> int:
+        """The cluster epoch of what is recorded from now on."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self._set_epoch(value)
+
+    @_guarded
+    def _set_epoch(self, value: int) -> None:
+        self._epoch = _whole(value)
+
     def initial(self, variable: int = 0) -> Vector:
         """Initial values for one variable, float32[slots]; of a ledger zero but for a random nonce that marks who
-        initialised."""
+        initialised. Zeros for a variable that this workload has not."""
+        found: Vector | None = self._initial(variable)
+        return self._zeros() if found is None else found
+
+    @_guarded
+    def _initial(self, variable: int) -> Vector:
         return self._padded(self._ledger.initial()) if self._ledger is not None else self._trained.initial(variable)
 
+    @_guarded
     def initialised(self, variables: Sequence[Vector]) -> None:
         """Record that this task has written these initial values, one array per variable, into the servers."""
-        nonces = [_number(float(v[self._ledger.half])) for v in variables] if self._ledger is not None else []
+        arrays = self._arrays(variables)
+        nonces = [_number(float(v[self._ledger.half])) for v in arrays] if self._ledger is not None else []
         self._event("init", nonce=nonces)
 
     def gradient(self, step: int) -> Vector:
         """The gradient of this worker at ``step``, float32[slots], to be pushed to every variable of a ledger.
 
-        A worker that is to be a straggler (``--slow``) sleeps here: to the others that is a slow computation.
-
-        Raises:
-            ValueError: the step is not one of this workload, or it trains a model, which needs ``gradients``.
+        A worker that is to be a straggler (``--slow``) sleeps here: to the others that is a slow computation. Zeros for
+        a step that is not one of this workload, or if it trains a model, which needs ``gradients``: a slip.
         """
-        self._computes(step)
+        found: Vector | None = self._gradient(step)
+        return self._zeros() if found is None else found
+
+    @_guarded
+    def _gradient(self, step: int) -> Vector:
+        step = self._computes(step)
         if self._ledger is None:
-            raise ValueError(f"workload {self.workload} has a gradient for each variable: use probe.gradients")
+            raise _Slipped(Slip.WORKLOAD)
         return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
 
     def gradients(
@@ -438,47 +565,58 @@ class Probe:
     ) -> list[Vector]:
         """The gradient of this worker at ``step`` for each variable, float32[slots] each, for any workload.
 
-        One that is not finite, by ``--poison`` or because training has diverged, is recorded as such.
+        One that is not finite, by ``--poison`` or because training has diverged, is recorded as such. Zeros for a step
+        that is not one of this workload, or if its values are missing: a slip.
 
         Args:
             step: from 0.
             values: the parameters it is computed at, one array per variable; a ledger takes only their number.
             samples: ids of the samples to use, by default those of ``samples(step)``. They are recorded.
-
-        Raises:
-            ValueError: the step is not one of this workload, or its values are missing.
         """
-        self._computes(step)
+        found: list[Vector] | None = self._gradients(step, values, samples)
+        if found is not None:
+            return found
+        try:
+            number = self._variables or len(values or ())
+        except Exception:  # whatever these are, they are no values
+            number = 0
+        return [self._zeros() for _ in range(number or 1)]
+
+    @_guarded
+    def _gradients(self, step: int, values: Sequence[Any] | None, samples: Sequence[int] | None) -> list[Vector]:
+        step = self._computes(step)
         if self._ledger is not None:
             ledger = [self._padded(self._ledger.gradient(self.index, step))]
             return self._poison(step, ledger) * (len(values) if values is not None else 1)
-        used = self.samples(step) if samples is None else samples
-        found = self._trained.gradients(self.index, step, values, used)
+        if values is None:
+            raise _Slipped(Slip.NO_VALUES)
+        used = self.samples(step) if samples is None else [_whole(i) for i in samples]
+        found = self._trained.gradients(self.index, step, self._arrays(values), used)
         if used is not None:
-            self._event("samples", step=step, ids=[int(i) for i in used])
+            self._event("samples", step=step, ids=used)
         return self._poison(step, found)
 
+    @_guarded
     def used(self, step: int, samples: Sequence[int] | None) -> None:
         """Record the samples of ``step``, for a trainer that computes the gradient itself, in place of ``gradients``.
 
         Args:
             step: from 0.
             samples: ids of this worker's share of the samples; None for a workload without samples.
-
-        Raises:
-            ValueError: the step is not one of this workload.
         """
-        self._computes(step)
-        if samples is not None:
-            self._event("samples", step=step, ids=[int(i) for i in samples])
+        step, used = self._computes(step), None if samples is None else [_whole(i) for i in samples]
+        if used is not None:
+            self._event("samples", step=step, ids=used)
 
     @property
     def trained(self) -> Any:
         """What is trained, as a `trained.Trained`: its ``model``, ``data`` and ``rate``. None for a ledger."""
         return None if self._ledger is not None else self._trained
 
+    @_guarded
     def samples(self, step: int) -> list[int] | None:
-        """Ids of the samples that this worker should use at ``step``; None if this workload has no samples."""
+        """Ids of the samples that this worker should use at ``step``; None if this workload has no samples, or no such
+        step: a slip."""
         used = None if self._ledger is not None else self._trained.samples(self.index, step)
         return None if used is None else used.tolist()
 
@@ -494,12 +632,15 @@ class Probe:
             self._event("poison", step=step, value=value, **({"seeded": True} if step in self._poisons else {}))
         return gradients
 
-    def _computes(self, step: int) -> None:
-        if not 0 <= step < self.steps:
-            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
+    def _computes(self, step: int) -> int:
+        """The step whose gradient is computed now."""
+        step = _whole(step, most=self.steps - 1)
+        self._computed.add(step)
         if self._slow_s:
             time.sleep(self._slow_s)
+        return step
 
+    @_guarded
     def read(
         self,
         values: Sequence[Any],
@@ -514,19 +655,17 @@ class Probe:
         Args:
             values: one float32[slots] per variable, always in the same order.
             versions: the version of each ps, if the servers count their updates.
-            step: defaults to the step after the last one pushed.
+            step: defaults to the step after the last one pushed; if that one is pushed again, the read was of it.
             final: this is the read after ``wait_for_all``.
             shards: index of the ps that holds each variable; given once. Default: variable i is on ps i.
-
-        Raises:
-            ValueError: a variable has the wrong size, or their number changed.
         """
         if self._log is None or self._log.closed:
             return
-        if not len(values):
-            raise ValueError("a read has at least one variable")
-        arrays = [self._bare(self._sized(i, v)) for i, v in enumerate(values)]
-        event: dict[str, Any] = {"step": (self.steps if final else self._next_step) if step is None else step}
+        usual = self.steps if final else self._next_step
+        event: dict[str, Any] = {"step": usual if step is None else _whole(step, most=self.steps)}
+        arrays = self._shown(values, final=final)
+        more = self._placed(len(arrays), versions, shards)
+        self._variables, self._looked = len(arrays), True  # nothing of a bad read has left a trace until here
         if self.unit is None:
             event["raw"] = [base64.b64encode(v.tobytes()).decode() for v in arrays]
         else:
@@ -534,16 +673,41 @@ class Probe:
                 self._decode(self._ledger, arrays, self.unit, event)
             if self._vector_every and (final or self._reads_done % self._vector_every == 0):
                 event["vector"] = self._write_vector(arrays)
-        if versions is not None:
-            event["versions"] = [int(v) for v in versions]
-        if shards is not None:
-            event["shards"] = [int(s) for s in shards]
+        event.update(more)
         if final:
             event["final"] = True
             event["absent"] = self._absent
         self._reads_done += 1
         self._event("read", **event)
+        if final and self._absent is None:
+            self._slip("read", Slip.FINAL_BEFORE_DONE)
 
+    def _shown(self, values: Sequence[Any], *, final: bool) -> list[Vector]:
+        """What a read shows, one array per variable."""
+        if self._done and not final:
+            raise _Slipped(Slip.READ_AFTER_DONE)
+        if not len(values):
+            raise _Slipped(Slip.NO_VALUES)
+        return self._arrays(values)
+
+    def _placed(
+        self, variables: int, versions: Sequence[int] | None, shards: Sequence[int] | None
+    ) -> dict[str, list[int]]:
+        """Versions and shards of a read; they must fit those of the reads before."""
+        found: dict[str, list[int]] = {}
+        if versions is not None:
+            found["versions"] = _versions(versions)
+            if self._counters not in (-1, len(found["versions"])):
+                raise _Slipped(Slip.SIZE)
+        if shards is not None:
+            found["shards"] = [_whole(shard, most=(self._holders or LARGEST) - 1) for shard in shards]
+            if len(found["shards"]) != variables or self._shards not in (None, found["shards"]):
+                raise _Slipped(Slip.SIZE)
+        self._counters = len(found.get("versions", ())) if versions is not None else self._counters
+        self._shards = found.get("shards", self._shards)
+        return found
+
+    @_guarded
     def at(self, phase: str, step: int | None = None) -> None:
         """Say that this task is at a phase of a step: returns at once, unless psconform is to strike just there.
 
@@ -560,12 +724,13 @@ class Probe:
         # a psconform that is gone, or hangs up, strikes nobody
         with contextlib.suppress(OSError), _dial(address) as line:
             self._told_ns = time.monotonic_ns()  # a clock of the whole machine, with which the other one is compared
-            said = {"task": self.task, "phase": phase, "step": step}
+            said = {"task": self.task, "phase": phase, "step": None if step is None else operator.index(step)}
             said |= {"wall_ns": time.time_ns(), "mono_ns": self._told_ns}
             line.sendall(_encode(said).encode() + b"\n")
             if strikes:
                 line.recv(16)  # ends when it has struck, or is gone
 
+    @_guarded
     def checkpoint(self, name: str, clock: Sequence[Sequence[int]]) -> None:
         """Record that this task has made a checkpoint durable.
 
@@ -573,50 +738,53 @@ class Probe:
             name: what ``restored`` will call it.
             clock: per ps and worker, how many gradients of that worker it holds.
         """
-        self._event("checkpoint", name=name, clock=[[int(count) for count in row] for row in clock])
+        self._event("checkpoint", name=_text(name), clock=[[_whole(count) for count in row] for row in clock])
 
+    @_guarded
     def restored(self, name: str) -> None:
         """Record that this task has restored all servers from a checkpoint, in the cluster epoch ``epoch``.
 
         Set ``epoch`` first: what comes after a rollback has a higher one than what came before.
         """
-        self._event("restore", name=name)
+        self._event("restore", name=_text(name))
 
+    @_guarded
     def goes_without(self, worker: int, step: int) -> None:
         """Record that the job goes on without a worker: in sync the round of ``step``, in async from ``step`` on.
 
         Whoever decides that records it, before it does it.
         """
-        self._event("without", worker=worker, step=step)
+        whose = _whole(worker, most=self.workers - 1)
+        self._event("without", worker=whose, step=_whole(step, most=self.steps - 1))
 
+    @_guarded
     def resume(self, step: int) -> None:
         """Record that this worker goes on at ``step``: it was started again, or what it had pushed was rolled back.
 
         Whatever it had pushed from there on is sent again, as a further attempt.
-
-        Raises:
-            ValueError: the step is neither one of this workload nor its end.
         """
-        if not 0 <= step <= self.steps:
-            raise ValueError(f"step {step} is outside 0..{self.steps}")
-        self._next_step, self._done = step, False
+        step = _whole(step, most=self.steps)
+        self._next_step, self._done, self._absent = step, False, None
+        self._open.clear()
         if self._folder is not None:
             (self._folder / "done" / f"worker-{self.index}").unlink(missing_ok=True)
         self._event("resume", step=step)
 
+    @_guarded
     def push(self, step: int, attempt: int | None = None) -> None:
         """Record that the gradient of ``step`` is about to be sent.
 
-        ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here.
-
-        Raises:
-            ValueError: the step is not one of this workload, the attempt is not the next one, or this worker has
-                called ``wait_for_all``.
+        ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here. One that is
+        not the next is a slip, and recorded as the next.
         """
         self.at("before-push", step)
-        attempt = self._sent(step, attempt)
-        self._event("push", step=step, **({"attempt": attempt} if attempt else {}))
+        step = self._sends(step)
+        number, more = self._sent(step)
+        self._event("push", step=step, **more)
+        if attempt is not None and attempt != number:
+            raise _Slipped(Slip.PUSH_OUT_OF_ORDER)
 
+    @_guarded
     def ack(
         self,
         step: int,
@@ -629,50 +797,56 @@ class Probe:
 
         ``versions`` are the version of each ps right after it applied this gradient; ``attempt`` is the one that was
         answered, by default the last one.
-
-        Raises:
-            ValueError: an unknown outcome, a step or attempt that was not pushed, one that is acknowledged already, or
-                this worker has called ``wait_for_all``.
         """
         self.at("after-push", step)
-        attempt = self._answered(step, outcome, attempt)
-        self._event("ack", **_answer(step, outcome, attempt, versions))
+        step = _whole(step, most=self.steps - 1)
+        latest = self._attempts.get(step, -1)
+        attempt = latest if attempt is None else operator.index(attempt)
+        answer = _answer(step, outcome, attempt, versions)
+        if self._done:
+            raise _Slipped(Slip.ACK_AFTER_DONE)
+        if not 0 <= attempt <= latest:
+            raise _Slipped(Slip.ACK_WITHOUT_PUSH)
+        if (step, attempt) in self._acked:
+            raise _Slipped(Slip.ACK_AGAIN if self._acked[step, attempt] == answer else Slip.ACK_CHANGED)
+        self._answered(step, attempt, answer)
+        self._event("ack", **answer)
 
+    @_guarded
     def update(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None) -> None:
         """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
 
         Of a worker that dies in that call, the record then does not tell that it had sent something. Faults strike
         before a push only if the trainer calls ``at("before-push", step)`` before it.
-
-        Raises:
-            ValueError: as ``push`` and ``ack`` do.
         """
         self.at("after-push", step)
-        attempt = self._answered(step, outcome, self._sent(step, None))
-        self._event("update", **_answer(step, outcome, attempt, versions))
+        step = self._sends(step)
+        answer = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions)
+        attempt, more = self._sent(step)
+        self._answered(step, attempt, answer)
+        self._event("update", **{**answer, **more})
 
+    @_guarded
     def devices(self, names: Sequence[str]) -> None:
         """Record where this worker computes: of each tower its device, such as ``GPU:0``, as the framework says.
 
         For layouts with GPUs; once in each life, before the first push.
         """
-        self._event("devices", names=[str(name) for name in names])
+        self._event("devices", names=[_text(name) for name in names])
 
+    @_guarded
     def residual(self, values: Sequence[Any]) -> None:
         """Record what a compression with error feedback has not sent in the end, one float32[slots] per variable.
 
         In units of the gradient: what would have been added to the next one. Once, after the last push.
-
-        Raises:
-            ValueError: a variable has the wrong size, this workload has no ledger, or it was recorded before.
         """
         if self._ledger is None:
-            raise ValueError(f"workload {self.workload} has no residual: only a ledger tells what was sent")
+            raise _Slipped(Slip.WORKLOAD)  # only a ledger tells what was sent
         if self._residual:
-            raise ValueError("the residual is recorded once, after the last push")
-        arrays = [self._bare(self._sized(i, v)) for i, v in enumerate(values)]
+            raise _Slipped(Slip.RESIDUAL_AGAIN)
+        arrays = self._arrays(values)
         if not arrays:
-            raise ValueError("a residual has at least one variable")
+            raise _Slipped(Slip.NO_VALUES)
         self._residual = True
         if self._log is not None and not self._log.closed:
             self._event("residual", vector=self._write_vector(arrays))
@@ -682,18 +856,13 @@ class Probe:
 
         Call it after the last acknowledgement and before the final read: a final read that others' updates could
         still follow proves nothing. ``rolled_back`` is asked again and again meanwhile; if it says True, this returns
-        None, and training goes on with ``resume``.
+        None, and training goes on with ``resume``. What it raises itself is the trainer's, and passes.
         """
-        self._event("done")
-        self._done = True
-        self._absent = []
-        if self._folder is None:
-            return []
-        (self._folder / "done" / f"worker-{self.index}").touch()
+        self._says_done()
         deadline = time.monotonic() + self.wait_s
-        missing = [w for w in range(self.workers) if w != self.index]
+        missing = [w for w in range(self.workers) if w != self.index and self._folder is not None]
         while missing:
-            missing = [w for w in missing if not (self._folder / "done" / f"worker-{w}").exists()]
+            missing = [w for w in missing if self._marked(w) is None]
             if missing and time.monotonic() > deadline:
                 break
             if missing and rolled_back is not None and rolled_back():
@@ -701,60 +870,95 @@ class Probe:
             if missing:
                 time.sleep(0.002)
         # psconform marks a dead worker with a word in its file, so that nobody waits for it
-        gone = [w for w in range(self.workers) if w not in missing and self._marked_dead(w)]
-        self._absent = [f"worker:{w}" for w in sorted({*missing, *gone})]
+        absent = [w for w in range(self.workers) if w in missing or self._marked(w)]
+        self._absent = [f"worker:{w}" for w in absent]
         return list(self._absent)
+
+    @_guarded
+    def _says_done(self) -> None:
+        for step, _ in sorted(self._open):
+            self._slip("wait_for_all", Slip.NO_ACK, step)
+        self._open.clear()
+        self._event("done")
+        self._done, self._absent = True, []
+        if self._folder is not None:
+            (self._folder / "done" / f"worker-{self.index}").touch()
+
+    def _marked(self, worker: int) -> int | None:
+        """The size of a worker's file in done/, None if it is not there."""
+        try:
+            return (self._folder / "done" / f"worker-{worker}").stat().st_size if self._folder is not None else None
+        except OSError:
+            return None
 
     def close(self, *, reason: str = "closed") -> None:
         """Record the orderly end of this task; nothing is recorded after it."""
+        self._ends(reason)
+
+    @_guarded
+    def _ends(self, reason: str) -> None:
+        if self._vectors >= 0:
+            fd, self._vectors = self._vectors, -1
+            os.close(fd)
         if self._log is not None:
             self._log.close(reason=reason)
-        if self._vectors >= 0:
-            os.close(self._vectors)
-            self._vectors = -1
 
-    def _sent(self, step: int, attempt: int | None) -> int:
-        """Take note of a push; returns its attempt."""
-        following = self._attempts.get(step, -1) + 1
-        attempt = following if attempt is None else attempt
-        self._in_training("push")
-        if self._residual:
-            raise ValueError("push after residual: it is what the last push leaves")
-        if not 0 <= step < self.steps:
-            raise ValueError(f"step {step} is outside 0..{self.steps - 1}")
-        if attempt != following:
-            raise ValueError(f"attempt {attempt} of step {step}, expected {following}")
-        self._attempts[step] = attempt
-        self._next_step = step + 1
-        return attempt
+    def _slip(self, call: str, what: Slip, step: Any = None) -> None:
+        """Record and log what a trainer got wrong, but for the many that a loop may make."""
+        self._slips[what] = self._slips.get(what, 0) + 1
+        if self._slips[what] > MOST_SLIPS:
+            return
+        try:
+            of = {} if step is None else {"step": _whole(step)}
+        except Exception:  # whatever that is, it is no step
+            of = {}
+        _log("probe.%s: a slip, %s%s", call.lstrip("_"), what.value, f", step {of['step']}" if of else "")
+        try:
+            self._event("slip", call=call.lstrip("_"), what=what.value, **of)
+        except OSError:
+            self._stop()
 
-    def _answered(self, step: int, outcome: str, attempt: int | None) -> int:
-        """Take note of an acknowledgement; returns the attempt that it answers."""
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}")
-        attempt = self._attempts.get(step, -1) if attempt is None else attempt
-        self._in_training("ack")
-        if not 0 <= attempt <= self._attempts.get(step, -1):
-            raise ValueError(f"step {step}, attempt {max(0, attempt)} was not pushed")
-        if (step, attempt) in self._acked:
-            raise ValueError(f"step {step}, attempt {attempt} is acknowledged already")
-        self._acked.add((step, attempt))
-        return attempt
+    def _stop(self) -> None:
+        """Record nothing more: the disk is full, or something like it. Without an end the record is never valid."""
+        _log("probe: the record cannot be written, recording stops", exc_info=True)
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.abandon()
 
-    def _in_training(self, call: str) -> None:
+    def _sends(self, step: int) -> int:
+        """The step of a push that may be made."""
         if self._done:
-            raise ValueError(f"{call} after wait_for_all: the final read must be the last word")
+            raise _Slipped(Slip.PUSH_AFTER_DONE)
+        if self._residual:
+            raise _Slipped(Slip.PUSH_AFTER_RESIDUAL)
+        return _whole(step, most=self.steps - 1)
 
-    def _marked_dead(self, worker: int) -> bool:
-        assert self._folder is not None
-        return (self._folder / "done" / f"worker-{worker}").stat().st_size > 0
+    def _sent(self, step: int) -> tuple[int, dict[str, Any]]:
+        """Take note of a push; returns its attempt, and what its event says of it."""
+        attempt = self._attempts[step] = self._attempts.get(step, -1) + 1
+        more: dict[str, Any] = {"attempt": attempt} if attempt else {}
+        if attempt and self._looked and step not in self._computed:
+            more["same"] = True
+        self._open.add((step, attempt))
+        self._computed.discard(step)
+        self._next_step, self._looked = step + 1, False
+        return attempt, more
 
-    def _sized(self, index: int, values: Any) -> Vector:
-        """One variable as float32[slots]; all are looked at before one is decoded: a bad read leaves no trace."""
-        vector: Vector = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        if vector.size != self.slots:
-            raise ValueError(f"variable {index} has {vector.size} values, this workload has {self.slots}")
-        return vector
+    def _answered(self, step: int, attempt: int, answer: dict[str, Any]) -> None:
+        """Take note of an acknowledgement."""
+        self._acked[step, attempt] = answer
+        self._open.discard((step, attempt))
+
+    def _arrays(self, values: Sequence[Any]) -> list[Vector]:
+        """All variables, each as float32[slots]."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is inf
+            arrays = [np.ascontiguousarray(v, dtype=np.float32).reshape(-1) for v in values]
+        if any(v.size != self.slots for v in arrays) or (arrays and self._variables not in (0, len(arrays))):
+            raise _Slipped(Slip.SIZE)
+        return [self._bare(v) for v in arrays]
+
+    def _zeros(self) -> Vector:
+        return np.zeros(self.slots, np.float32)
 
     def _padded(self, values: Vector) -> Vector:
         """A variable of the ledger with parameters that nothing is ever added to, behind the nonce."""
@@ -775,10 +979,8 @@ class Probe:
     def _decode(self, ledger: Ledger, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
         if not self._decoders:
             self._decoders = [LedgerDecoder(workers=self.workers, steps=self.steps, unit=unit) for _ in arrays]
-        if len(arrays) != len(self._decoders):
-            raise ValueError(f"{len(arrays)} variables in this read, {len(self._decoders)} in those before")
         odd: list[list[Any]] = []
-        for index, (decoder, values) in enumerate(zip(self._decoders, arrays, strict=True)):
+        for index, (decoder, values) in enumerate(zip(self._decoders, arrays)):
             for cell in decoder.update(ledger.cells(values, unit)):
                 pair = decoder.odd.get(cell)
                 odd.append([index, *cell, *((None, None) if pair is None else map(_number, pair))])
@@ -797,13 +999,13 @@ class Probe:
             self._vectors = os.open(self._folder / "vectors" / f"{self._name}.bin", flags, 0o644)
         data = b"".join(v.astype("<f4", copy=False).tobytes() for v in arrays)
         at, self._vector_at = self._vector_at, self._vector_at + len(data)
-        os.write(self._vectors, data)
+        _write(self._vectors, data)
         return [at, len(data), zlib.crc32(data)]
 
     def _event(self, kind: str, **fields: Any) -> None:
         if self._log is not None:
-            if self.epoch:
-                fields["epoch"] = self.epoch
+            if self._epoch:
+                fields["epoch"] = self._epoch
             self._log.write(kind, **fields)
 
 
@@ -826,13 +1028,43 @@ def _number(value: float) -> float | str:
     return value if np.isfinite(value) else str(value)
 
 
+def _whole(value: Any, *, most: int = LARGEST) -> int:
+    """A whole number from 0 to ``most``, of whatever type, as an int."""
+    number = int(operator.index(value))
+    if not 0 <= number <= most:
+        raise _Slipped(Slip.RANGE)
+    return number
+
+
+def _text(value: Any) -> str:
+    """Text that a file can hold."""
+    text = str(value)
+    text.encode("utf-8")  # raises UnicodeEncodeError
+    return text
+
+
+def _versions(versions: Sequence[int]) -> list[int]:
+    found = [int(version) for version in versions]
+    if any(abs(version) > LARGEST for version in found):
+        raise _Slipped(Slip.RANGE)
+    return found
+
+
 def _answer(step: int, outcome: str, attempt: int, versions: Sequence[int] | None) -> dict[str, Any]:
+    if not isinstance(outcome, str) or outcome not in OUTCOMES:
+        raise _Slipped(Slip.NO_OUTCOME)
     event: dict[str, Any] = {"step": step, "outcome": outcome}
     if attempt:
         event["attempt"] = attempt
     if versions is not None:
-        event["versions"] = [int(v) for v in versions]
+        event["versions"] = _versions(versions)
     return event
+
+
+def _log(*said: Any, **how: Any) -> None:
+    """Into the task's own log; whatever its logging does, training goes on."""
+    with contextlib.suppress(Exception):
+        logging.getLogger("psconform.probe").warning(*said, **how)
 
 
 def _dial(address: str) -> socket.socket:

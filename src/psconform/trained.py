@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .models import Batches, Data, Mlp, Model, Quadratic, Softmax, join, split
-from .probe import MODEL, SAMPLES, Workload, workload, workload_of
+if __package__:
+    from .models import Batches, Data, Mlp, Model, Quadratic, Softmax, join, split
+    from .probe import MODEL, SAMPLES, Workload, workload, workload_of
+else:  # the three files stand alone, in one folder
+    from models import Batches, Data, Mlp, Model, Quadratic, Softmax, join, split  # type: ignore
+    from probe import MODEL, SAMPLES, Workload, workload, workload_of  # type: ignore
 
 Vector = NDArray[np.float32]
 DATA = "digits.npz"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..history.columns import Bools, Ints, Odd, Reads
+from ..history.columns import UNUSED, Bools, Ints, Odd, Reads
 from ..history.model import OK, History, Worker
 from ..probe import GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
@@ -70,7 +70,8 @@ def atomic_read(history: History) -> Verdict:
 
     Torn within a variable: head and tail of it disagree about a gradient. Torn across variables: one shows a gradient
     that another, of the same shard (per-shard) or of any (snapshot), does not show yet but has in the end. What never
-    arrives in a variable is lost (R1, S3), not torn.
+    arrives in a variable is lost (R1, S3), not torn. Across variables, a read before the same gradient is sent again
+    does not count: no gradient is computed at it.
 
     Assumes: a final read; for per-shard, that psconform knows which ps holds which variable.
     """
@@ -108,12 +109,13 @@ def _across(history: History, worker: Worker, level: str) -> Iterator[tuple[int,
     if level == "per-shard" and history.shards is not None:
         groups = [[v for v in everything if history.shards[v] == shard] for shard in sorted(set(history.shards))]
     for group in groups:
-        for index, mixed in mixed_reads(history, worker, group).items():
+        for index, mixed in mixed_reads(history, worker, group, only=worker.reads.use != UNUSED).items():
             variable, peer, step = mixed.cell
             yield (
                 index,
                 f"{history.where(worker, index)} read {history.gradient(peer, step)}, in "
-                f"{history.variable(mixed.seen_in)} but not yet in {history.variable(variable)}",
+                f"{history.variable(mixed.seen_in)} but not yet in {history.variable(variable)}"
+                + history.anew(worker, index, peer, step),
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..history.columns import Bools, Floats, Ints, Odd, Reads
+from ..history.columns import ANEW, UNUSED, Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
@@ -49,6 +49,7 @@ def barrier(history: History) -> Verdict:
                 word, variable, peer, step = fault
                 seen = history.saw(worker, index, variable)
                 first[fault] = f"{seen}, which {word} {history.gradient(peer, step)}"
+                first[fault] += history.anew(worker, index, peer, step)
     if first:
         more = {fault: f" (as do {count - 1} other reads)" if count > 1 else "" for fault, count in times.items()}
         return violated(line + more[fault] for fault, line in first.items())
@@ -61,13 +62,16 @@ def barrier(history: History) -> Verdict:
 def rounds_due(history: History, worker: Worker) -> Ints:
     """How many rounds each read must show, int64[R]; NOT_DUE: it says nothing of rounds.
 
-    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Final: see
+    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Nor before a step
+    is sent again, if that is the gradient of before, or that one shows everywhere: then no other is taken. Final: see
     ``History.rounds``. Where R gradients complete a round, steps do not tell.
     """
     reads = worker.reads
     if history.layout.quorum:
         return np.full(len(reads), NOT_DUE)
-    due = np.where(reads.step == history.steps, NOT_DUE, reads.step)
+    whole = reads.clock[:, :, worker.index].min(axis=1, initial=NEVER) > reads.step
+    unused = (reads.use == UNUSED) | ((reads.use == ANEW) & whole)
+    due = np.where((reads.step == history.steps) | unused, NOT_DUE, reads.step)
     if history.rounds is None:
         due[reads.final] = NOT_DUE
     else:

@@ -24,6 +24,7 @@ from .decode import decode_worker
 from .events import AnyEvent, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
+from .events import Slip as SlipEvent
 from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid
 from .incarnations import Life, joined
 from .incarnations import marks as marks_of
@@ -43,6 +44,7 @@ from .reasons import (
     how_it_ended,
 )
 from .records import Absence, Harm, Mark, Poisoned, Struck
+from .slips import Cost, lost_sends, slips_of
 from .weights import rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
@@ -86,6 +88,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
     devices: dict[int, tuple[str, ...]] = {}
+    slips: dict[Task, list[SlipEvent]] = {}
     last: dict[Task, AnyEvent] = {}
     closed: dict[Task, int] = {}
     files, notes, lost, inits = _of_tasks(_event_files(folder, manifest), manifest)
@@ -102,18 +105,16 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
             absences += _absences(file, manifest)
+            slips.setdefault(task, []).extend(file.of(SlipEvent))
             if task == RUNNER:
                 own = file
             if task in manifest.layout.worker_tasks:
                 worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
-                lives.append(Life(worker, len(file.events)))
+                lives.append(Life(worker, len(file.events), lost_sends(file.of(SlipEvent))))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
-                if placed is not None and shards not in (None, placed):
-                    problem = f"shards are {list(placed)}, {list(shards or ())} in another worker's record"
-                    raise Malformed(path, problem)
-                shards = placed if shards is None else shards
+                shards = _same_shards(path, placed, shards)
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
     variables = _variables(folder, workers, shards)
@@ -145,6 +146,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         calibration=manifest.calibration,
         dynamic=manifest.dynamic_work,
         missed=manifest.missed,
+        slips=tuple(slip for task, events in slips.items() for slip in slips_of(task, events)),
         notes=(
             *([SHARED_SPEC] if manifest.shared_spec else ()),
             *notes,
@@ -170,6 +172,13 @@ def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:
     if file.start.incarnation != life:
         problem = f"is incarnation {file.start.incarnation} of {task}, not {life} as its name says"
         raise Malformed(path, problem, line=1)
+
+
+def _same_shards(path: Path, placed: tuple[int, ...] | None, before: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The ps of each variable, where any worker has said it; raises Malformed if two disagree."""
+    if placed is not None and before not in (None, placed):
+        raise Malformed(path, f"shards are {list(placed)}, {list(before or ())} in another worker's record")
+    return placed if before is None else before
 
 
 def read_data(folder: Path) -> Data:
@@ -300,11 +309,13 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     else:
         gaps += _ends(history, own, manifest)
     gaps += [*_silent(history), *elsewhere(history.layout, history.devices)]
+    gaps += [str(slip) for slip in history.slips if slip.cost is not Cost.NOTHING]
+    slipped = {slip.task for slip in history.slips if slip.cost is Cost.SENT}
     for worker in history.workers if not history.stops else ():  # then, what is missing did not happen
         task = Task("worker", worker.index)
         lacks = []
         left = task in history.left  # as the layout says it may
-        if not worker.ended and not left:
+        if not worker.ended and not left and task not in slipped:
             lacks.append("its record has no end event, so it was killed or cut short")
         if (pushed := len(worker.pushes)) < (due := _due(history, worker)):
             lacks.append(f"it pushed {pushed} of {due} gradients")

@@ -19,8 +19,12 @@ Values = NDArray[np.float32]
 OUTCOMES = ("never pushed", "ok", "failed", "unknown")
 """What became of a gradient; a code is an index into these."""
 OK, FAILED, UNKNOWN = 1, 2, 3
-COLUMNS = ("step", "final", "after", "at", "clock", "nonce", "epoch", "life")
+COLUMNS = ("step", "use", "final", "after", "at", "clock", "nonce", "epoch", "life")
 """Of reads: those with a row for each."""
+
+
+FIRST, ANEW, UNUSED = range(3)
+"""What gradient is computed at a read: of a step not yet pushed, once more of one that was, or none."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ def no_odd() -> Odd:
 class Reads:
     """The R reads of one worker, in its own order; V variables, W workers, P version counters."""
 
-    step: Ints  # [R]
+    step: Ints  # [R], of the push that follows, if that is of the step pushed last
+    use: Ints  # [R]: FIRST, ANEW or UNUSED
     final: Bools  # [R], True: after every worker was done
     after: Ints  # [R], how many of its own pushes the worker had acknowledged as ok before this read
     at: Ints  # [R], when it was recorded, nanoseconds of CLOCK_MONOTONIC

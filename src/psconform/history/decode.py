@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -13,13 +14,15 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import Ledger, workload_of
-from .columns import FAILED, OK, UNKNOWN, Bools, Ints, Pushes, Values
+from .columns import ANEW, FAILED, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
+from .events import Slip as SlipEvent
 from .manifest import Manifest
 from .model import Worker
 from .read_decoder import decode_reads, read_vector
 from .reader import EventFile, column
+from .slips import lost_sends
 
 
 def decode_worker(
@@ -37,10 +40,10 @@ def decode_worker(
     residual = _residual(file, last_push=int(answers.seq.max(initial=-1)), folder=folder, manifest=manifest)
     worker = Worker(
         task.index,
-        found,
+        answers.belonging(found, at),
         answers.pushes(at),
         answers.acked,
-        file.ended,
+        answers.whole,
         file.start.boot,
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
@@ -70,6 +73,7 @@ class Answers:
 
     def __init__(self, file: EventFile, *, steps: int) -> None:
         self.file, self.steps = file, steps
+        self.whole = file.ended and not lost_sends(file.of(SlipEvent))
         both = file.of(Update)
         self.sent: Sequence[PushEvent | Update] = _merged(file.of(PushEvent), both)
         self.told: Sequence[Ack | Update] = _merged(file.of(Ack), both)
@@ -124,6 +128,22 @@ class Answers:
             text = problem.format(step[at], attempt[at] if attempt is not None else "")
             raise Malformed(self.file.path, text, line=int(seq[at]) + 1, hint=hint)
 
+    def belonging(self, reads: Reads, at: Ints) -> Reads:
+        """The same reads, each with the step of the push that follows it, where that sends the last step again.
+
+        The trainer that made them then tries that step once more; when it read, the probe took them for the next one.
+        """
+        following = np.searchsorted(self.seq, at)
+        between = np.flatnonzero((following > 0) & (following < len(self.seq)) & ~reads.final)
+        push = following[between]
+        again = (self.step[push] == self.step[push - 1]) & (reads.step[between] - self.step[push] <= 1)
+        again &= reads.step[between] >= self.step[push]
+        between, push = between[again], push[again]
+        same = np.array([event.same for event in self.sent], np.bool_)
+        step, use = reads.step.copy(), reads.use.copy()
+        step[between], use[between] = self.step[push], np.where(same[push], UNUSED, ANEW)
+        return replace(reads, step=step, use=use)
+
     def pushes(self, reads_at: Ints) -> Pushes:
         """All attempts of a gradient taken together, in the order of their first sending."""
         attempts = np.bincount(self.step, minlength=self.steps)
@@ -133,8 +153,8 @@ class Answers:
         first[self.step[::-1]], last[self.step] = self.seq[::-1], self.seq
         sent = np.flatnonzero(attempts)
         step = sent[np.argsort(first[sent])]
-        # of a record cut short, the attempt that was accepted may be missing
-        surely = (failed == attempts) & self.file.ended
+        # of a record that is not whole, the attempt that was accepted may be missing
+        surely = (failed == attempts) & self.whole
         outcome = np.where(accepted > 0, OK, np.where(surely, FAILED, UNKNOWN))
         width, versions = self._versions()
         when, answered = column(self.sent, "mono_ns"), np.zeros(self.steps, np.int64)

@@ -13,11 +13,17 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from ..probe import Slip as SlipKind
 from .records import Harm
 
 SCHEMA = 1
 MAX_LINE = 64 * 2**20
 """Bytes in one line beyond which a file is called malformed instead of being read."""
+
+SAME = (
+    "it is the gradient of the attempt before, though parameters were read since: no gradient is computed at those "
+    "reads; else a read between two attempts says that it was computed anew"
+)
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Version = Annotated[int, Meta(ge=-(2**53), le=2**53)]
@@ -120,6 +126,7 @@ class Push(Event, tag="push", frozen=True):
 
     step: Annotated[Count, Meta(description="the worker's step")]
     attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
+    same: Annotated[bool, Meta(description=SAME)] = False
 
 
 class Ack(Event, tag="ack", frozen=True):
@@ -141,6 +148,7 @@ class Update(Event, tag="update", frozen=True):
     outcome: Annotated[Literal["ok", "failed", "unknown"], Meta(description="as in ack")]
     attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
     versions: Annotated[list[Version] | None, Meta(description="as in ack")] = None
+    same: Annotated[bool, Meta(description="as in push")] = False
 
 
 class Done(Event, tag="done", frozen=True):
@@ -171,6 +179,17 @@ class Restore(Event, tag="restore", frozen=True):
     """This task has restored all servers; the epoch is the one that began with it."""
 
     name: Annotated[str, Meta(description="of the checkpoint")]
+
+
+class Slip(Event, tag="slip", frozen=True):
+    """A call of the probe that made no sense, of which nothing else is recorded; at most 100 of each kind.
+
+    A task that writes its file itself needs none: what it does not write did not happen.
+    """
+
+    call: Annotated[str, Meta(description="method of the probe")]
+    what: Annotated[SlipKind, Meta(description="what was wrong; what each costs is in history/slips.py")]
+    step: Annotated[Count | None, Meta(description="the step it was about, if it was about one")] = None
 
 
 class End(Event, tag="end", frozen=True):
@@ -232,6 +251,7 @@ AnyEvent = (
     | Without
     | Checkpoint
     | Restore
+    | Slip
     | End
     | Exit
     | FaultEvent

@@ -17,26 +17,29 @@ from .records import Mark
 
 @dataclass(frozen=True)
 class Life:
-    """One incarnation of a worker: its record, and how many events there are in it."""
+    """One incarnation of a worker: its record, how many events there are in it, and whether a slip cost it a push."""
 
     worker: Worker
     events: int
+    slipped: bool = False
 
 
 def joined(lives: Sequence[Life], *, steps: int) -> Worker:
     """One worker, all of whose lives are one record: reads one after the other, pushes of a step taken together.
 
-    Only how the last life ended says whether the record is whole: every event is written before what it announces,
-    so that of a life that was cut short nothing is missing but an answer.
+    Only how the last life ended says whether the record is whole, but for slips: every event is written before what it
+    announces, so that of a life that was cut short nothing is missing but an answer.
     """
     if len(lives) == 1:
         return lives[0].worker
     workers = [life.worker for life in lives]
+    whole = workers[-1].ended and not any(life.slipped for life in lives)
     before = np.cumsum([0, *(life.events for life in lives)]).tolist()
     read_before = np.cumsum([0, *(len(worker.reads) for worker in workers)]).tolist()
     acked_before = np.cumsum([0, *(len(worker.acked) for worker in workers)]).tolist()
     return replace(
         workers[-1],
+        ended=whole,
         reads=_reads(workers, read_before, acked_before),
         pushes=_pushes(workers, read_before, before, steps=steps),
         acked=np.concatenate([worker.acked for worker in workers]),
@@ -63,7 +66,7 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
     versions = [part.versions for part in parts if part.versions is not None]
     widths = {part.shape[1] for part in versions}  # lives that count differently cannot be compared
     values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
-    columns = ("step", "final", "at", "clock", "nonce", "epoch")
+    columns = ("step", "use", "final", "at", "clock", "nonce", "epoch")
     return Reads(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
         after=np.concatenate([part.after + acked_before[k] for k, part in zip(kept, parts, strict=True)]),

@@ -13,11 +13,12 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .columns import FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
+from .columns import ANEW, FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
 from .manifest import Workload
 from .reasons import FaultMissed, NoEnd, Stop, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .rollbacks import Rollback, rollbacks_of
+from .slips import Slipped
 
 __all__ = ["COUNT_TOLERANCE", "FAILED", "OK", "UNKNOWN", "History", "Init", "Worker"]
 
@@ -42,8 +43,9 @@ class Worker:
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
     ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since. A
-    record that has ``ended`` is whole; of any other the end may be missing, so that what is not in it may have happened
-    all the same. ``residual`` is what a compression with error feedback had not sent in the end, [V, slots].
+    record that has ``ended`` is whole; of any other the end may be missing, or a push that was a slip, so that what is
+    not in it may have happened all the same. ``residual`` is what a compression with error feedback had not sent in the
+    end, [V, slots].
     """
 
     index: int
@@ -137,6 +139,7 @@ class History:
     endless: tuple[NoEnd, ...] = ()  # tasks that did not end after it
     missing: tuple[str, ...] = ()  # parts of the record that are lost, or may be, for nobody saw its end
     missed: tuple[FaultMissed, ...] = ()
+    slips: tuple[Slipped, ...] = ()  # what the trainer got wrong with the probe
     last_words: Mapping[str, str] = field(default_factory=dict)  # what each task did last, if training stopped early
     dynamic: bool = False  # work is dealt out as workers ask for it, so each takes as many steps as it comes to
     calibration: bool = False  # it is the run that was to find the unit of the ledger, and did not come to its end
@@ -429,6 +432,15 @@ class History:
         if reads.versions is not None and self.shards is not None and reads.versions.shape[1] == self.layout.ps:
             what = f"version {reads.versions[index][self.shards[variable]]} of {what}"
         return f"{worker} read {what} {when}"
+
+    def anew(self, worker: Worker, index: int, peer: int, step: int) -> str:
+        """Of a worker's own gradient that a read shows: that it computed it anew at that read; empty if it did not."""
+        reads = worker.reads
+        if reads.use[index] != ANEW or (peer, step) != (worker.index, reads.step[index]):
+            return ""
+        return (
+            ": it computed that gradient anew from this read, in which the first one is half applied, and sent it again"
+        )
 
     def where(self, worker: Worker, index: int) -> str:
         """A read's name in a witness: who, when, which version."""

@@ -90,6 +90,7 @@ class _ReadDecoder:
                 self._check_vector(index, event, clock, nonce, odd)
         reads = Reads(
             step=np.array([event.step for event in events], np.int64),
+            use=np.zeros(len(events), np.int64),
             final=np.array([event.final and event.absent == [] for event in events], np.bool_),
             after=after,
             at=np.array([event.mono_ns for event in events], np.int64),

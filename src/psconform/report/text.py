@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from ..history.slips import Cost
 from ..runner.figures import Curves, Timing
 from ..runner.verdicts import Judged
 from ..times import spell
@@ -48,7 +49,8 @@ def table(judged: Judged) -> Text:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:
             text.append(f"  {gap}\n")
-    for note in judged.history.notes:
+    slips = (str(slip) for slip in judged.history.slips if slip.cost is Cost.NOTHING)
+    for note in (*judged.history.notes, *slips):
         text.append(f"\nnote: {note}\n", style="yellow")
     text.append("\n" + summary(judged) + "\n", style=_overall(judged))
     text.append(f"run folder: {judged.folder}\nrun again:  {manifest.repeat}\n", style="dim")

@@ -33,7 +33,7 @@ Notify = Callable[[Progress], None]
 
 
 _ACK = re.compile(rb'"kind" ?: ?"(?:ack|update)"')
-_ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore)"')
+_ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore|slip)"')
 _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 LAST = 1000
 """Bytes in which the last event of a closed record fits."""
