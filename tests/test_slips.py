@@ -144,6 +144,8 @@ def test_a_harmless_slip_is_shown_and_costs_nothing(tmp_path):
     judged = Slipping(lambda p: p.ack(3, "ok", [4]), shards=(0,)).judge(tmp_path / "run")
     assert judged.exit_code == 0
     assert "note: worker:1: double acknowledgement (probe.ack, step 3)" in explain(judged)
+    said = {"task": "worker:1", "call": "ack", "what": "ack again", "number": 1, "steps": [3]}
+    assert json.loads(json.dumps(judged.as_dict()["slips"])) == [said]
 
 
 def test_a_slip_that_costs_something_is_the_reason(tmp_path):

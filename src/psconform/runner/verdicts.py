@@ -66,6 +66,7 @@ class Judged:
             "notes": list(self.history.notes),
             "faults": [dataclasses.asdict(fault) for fault in self.history.faults],
             "faults_missed": [msgspec.to_builtins(missed) for missed in self.history.missed],
+            "slips": [{**vars(slip), "task": str(slip.task), "what": slip.what.value} for slip in self.history.slips],
             "coverage": dataclasses.asdict(self.coverage),
             "slow": dict(self.manifest.workload.slow),
             "times_s": self.manifest.times_s,
