@@ -299,3 +299,23 @@ def test_drawn_calls_never_raise_and_never_make_a_false_valid(server, update, ca
 @drawn
 def test_ten_thousand_drawn_calls_never_raise_and_never_make_a_false_valid(server, update, calls):
     never_valid_but_well(server, update, calls)
+
+
+def test_a_task_may_initialise_some_of_the_variables(tmp_path):
+    """As each ps does of a trainer in which they do it themselves."""
+    for part in ("events", "vectors", "done"):
+        (tmp_path / part).mkdir()
+    spec = {
+        "run": "r",
+        "workers": 1,
+        "steps": 3,
+        "unit": 1.0,
+        "workload": "quadratic",
+        "variables": 2,
+        "condition": 10.0,
+    }
+    probe = Probe({**spec, "learning_rate": 0.1}, task="ps:0", folder=str(tmp_path))
+    probe.initialised([probe.initial(0)])
+    probe.close()
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "events" / "ps-0.jsonl").read_text().splitlines()]
+    assert kinds == ["start", "init", "end"]

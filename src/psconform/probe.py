@@ -540,7 +540,7 @@ class Probe:
     @_guarded
     def initialised(self, variables: Sequence[Vector]) -> None:
         """Record that this task has written these initial values, one array per variable, into the servers."""
-        arrays = self._arrays(variables)
+        arrays = self._arrays(variables, part=True)  # a ps writes its own
         nonces = [_number(float(v[self._ledger.half])) for v in arrays] if self._ledger is not None else []
         self._event("init", nonce=nonces)
 
@@ -949,11 +949,12 @@ class Probe:
         self._acked[step, attempt] = answer
         self._open.discard((step, attempt))
 
-    def _arrays(self, values: Sequence[Any]) -> list[Vector]:
-        """All variables, each as float32[slots]."""
+    def _arrays(self, values: Sequence[Any], *, part: bool = False) -> list[Vector]:
+        """All variables, or with ``part`` some of them, each as float32[slots]."""
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is inf
             arrays = [np.ascontiguousarray(v, dtype=np.float32).reshape(-1) for v in values]
-        if any(v.size != self.slots for v in arrays) or (arrays and self._variables not in (0, len(arrays))):
+        fewer = not part and len(arrays) > 0 and self._variables not in (0, len(arrays))
+        if fewer or any(v.size != self.slots for v in arrays):
             raise _Slipped(Slip.SIZE)
         return [self._bare(v) for v in arrays]
 
