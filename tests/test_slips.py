@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psconform.claims import Claims
 from psconform.errors import Malformed
+from psconform.history.manifest import Manifest, Workload
 from psconform.history.slips import COSTS, Cost
+from psconform.layout import Layout
 from psconform.probe import MOST_SLIPS, Probe, Slip
 from psconform.report.text import explain
 from psconform.runner.progress import Records
@@ -305,16 +308,16 @@ def test_a_task_may_initialise_some_of_the_variables(tmp_path):
     """As each ps does of a trainer in which they do it themselves."""
     for part in ("events", "vectors", "done"):
         (tmp_path / part).mkdir()
-    spec = {
-        "run": "r",
-        "workers": 1,
-        "steps": 3,
-        "unit": 1.0,
-        "workload": "quadratic",
-        "variables": 2,
-        "condition": 10.0,
-    }
-    probe = Probe({**spec, "learning_rate": 0.1}, task="ps:0", folder=str(tmp_path))
+    manifest = Manifest(
+        run="r",
+        created="",
+        target="t",
+        source="t",
+        layout=Layout(ps=2, workers=1),
+        claims=Claims(),
+        workload=Workload(name="quadratic", steps=3, unit=1.0, learning_rate=0.1),
+    )
+    probe = Probe(manifest.spec, task="ps:0", folder=str(tmp_path))
     probe.initialised([probe.initial(0)])
     probe.close()
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "events" / "ps-0.jsonl").read_text().splitlines()]
