@@ -1,8 +1,8 @@
 """The parameter server: a small state machine inside the TensorFlow graph, one per ps task.
 
-All state of a ps is **one variable**, and a push changes it with one assignment inside one critical section; it has no
-other effect. So a push that is cancelled, killed or sent twice is applied wholly or not at all, and a
-read returns one version of parameters and counters together. The variable has rows::
+All state of a ps is **one variable**, and a push changes it with one assignment inside one critical section; its
+only other effect is to wake workers. So a push that is cancelled, killed or sent twice is applied wholly or not at all,
+and a read returns one version of parameters and counters together. The variable has rows::
 
     row = [ theta: slots | padding | applied: one per worker | total ]        float32
 
@@ -169,9 +169,10 @@ class Shard:
         return Offer(worker, message, tf.expand_dims(message[: self.shape[1]], 0), step, until)
 
     def _awaited(self, version: Tensor, offer: Offer) -> Tensor:
-        """The row of the version that a push waits for; if the news was old, the one then current: callers look at it.
+        """The row of the version that a push waits for.
 
-        ``version`` is that right after the push. Not in the critical section: once the version is there, nothing writes
+        The news is old only after a call that was given up; such callers look whether the row is complete. ``version``
+        is that right after the push. Not in the critical section: once the version is there, nothing writes
         to its row before this worker has pushed once more.
         """
         told = self._news(version, offer.worker, offer.until)

@@ -1,6 +1,6 @@
 """A worker reads, computes and pushes, step by step.
 
-Between-graph replication: each worker builds the same graph over the same ClusterSpec and runs its own session. The
+Between-graph replication: each worker builds a graph of its own over the same ClusterSpec and runs its own session. The
 chief (worker:0) initialises once; the others wait until every shard is initialised. Parameters are sharded over all
 ps tasks, each holding ``slots`` of them.
 """

@@ -36,7 +36,8 @@ def barrier(history: History) -> Verdict:
     worker:1 pushes step 7, the server commits round 7 without waiting for worker:0, worker:1 reads for step 8 and
     lacks worker:0's step 7.
 
-    A gradient that psconform poisoned (``--poison``) and that was not accepted need not be in its round.
+    A gradient need not be in its round if psconform poisoned it (``--poison``) and it was not accepted, if its worker
+    had no data for that step (``--batches``), or if the job had gone on without that worker (``--drop-after``).
 
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
