@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import time
 
 import pytest
 
@@ -175,3 +176,32 @@ def test_a_worker_that_pushed_and_never_read(story):
     path.write_bytes(b"".join(rechained(kept)))
     judged = story.end("finished", CRASH)
     assert not [verdict.reason for verdict in judged.verdicts if "crashed" in verdict.reason]
+
+
+@pytest.mark.parametrize(("steps", "found"), [(1, "valid"), (3, "unknown")])
+def test_an_error_long_after_the_faults_is_another_one(tmp_path, steps, found):
+    story = Story(tmp_path / "run", claims=dataclasses.replace(CLAIMS, liveness="attributed-error"))
+    story.step(0, 3)
+    story.step(1, 3)
+    story.fault("stop", "ps:0", did_ns=time.monotonic_ns())
+    story.fault("stop", "ps:0", on=False, did_ns=time.monotonic_ns())
+    story.step(0, steps)
+    judged = story.end("finished", CRASH)
+    assert statuses(judged)["L1"] == found, explain(judged)
+
+
+@pytest.mark.parametrize(("name", "found"), [("worker:1", "unknown"), ("worker:0", "valid"), ("ps:1", "valid")])
+def test_an_error_of_a_worker_that_no_fault_concerned_is_another_one(story, name, found):
+    story.fault("stop", name, did_ns=time.monotonic_ns())
+    judged = story.end("finished", CRASH)
+    assert statuses(judged)["L1"] == found, explain(judged)
+
+
+@pytest.mark.parametrize("status", [-signal.SIGKILL, 137])
+def test_a_crash_counts_beside_a_peer_that_a_supervisor_has_killed(story, status):
+    peer = TaskFailed("worker:1", status, cause=Cause.KILLED)
+    assert violated(story.end("finished", CRASH, peer)) == {"L0"}
+
+
+def test_an_old_record_of_a_killed_task_accuses_nobody(story):
+    assert statuses(story.end("finished", TaskFailed("worker:0", -signal.SIGKILL))) == {"L0": "unknown"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psconform.errors import BadInput, PsconformError
+from psconform.runner.replay import stored_plan
 
 pytestmark = pytest.mark.engine
 
@@ -42,6 +43,8 @@ for step in range(probe.steps):
             os._exit(0)
         elif how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "shell":
+            sys.exit(137)
         elif how == "disk":
             raise OSError(28, os.strerror(28))
     probe.push(step)
@@ -51,6 +54,8 @@ for step in range(probe.steps):
 probe.wait_for_all()
 probe.read([theta], final=True)
 probe.close()
+if how == "saves":
+    time.sleep(3)
 """
 
 
@@ -87,11 +92,20 @@ def test_training_that_does_not_complete(run, how, when, witness):
 
 
 @pytest.mark.parametrize("when", ["calibration", "run"])
-@pytest.mark.parametrize(("how", "cause"), [("killed", "SIGKILL came from outside"), ("disk", "a disk was full")])
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [("killed", "SIGKILL came from outside"), ("shell", "SIGKILL came from outside"), ("disk", "a disk was full")],
+)
 def test_what_the_trainer_is_not_to_blame_for(run, how, when, cause):
     judged = run(how, when)
     assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
     assert cause in judged.verdicts["L0"].reason
+
+
+def test_a_calibration_that_did_not_complete_is_not_replayed(run):
+    judged = run("crash", "calibration")
+    with pytest.raises(BadInput, match="is a calibration that did not complete"):
+        stored_plan(judged.folder, out=judged.folder.with_name("again"))
 
 
 @pytest.mark.parametrize("how", ["import", "silent"])
@@ -101,11 +115,11 @@ def test_a_task_that_ends_before_its_probe_starts_is_the_set_up(run, how):
     said = str(caught.value)
     assert caught.value.exit_code == 3
     assert "worker-0.log" in said
-    wanted = "ModuleNotFoundError: No module named 'no_such_module'" if how == "import" else "does its trainer use"
+    wanted = "ModuleNotFoundError: No module named 'no_such_module'" if how == "import" else "Does its trainer use"
     assert wanted in said
 
 
-@pytest.mark.parametrize("how", ["", "elsewhere"])
+@pytest.mark.parametrize("how", ["", "saves"])
 def test_the_healthy_one(run, how):
     judged = run(how)
     assert judged.valid, judged.explain()

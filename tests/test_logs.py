@@ -87,6 +87,13 @@ NOISY = "2026-01-01 I tensorflow/core/util/port.cc:153] oneDNN custom operations
             "F0000 00:00:17.5 12 a.cc:9] Check failed: ok",
             True,
         ),
+        ("Aborted connection 12\n" + "step done\n" * 30, "step done", False),
+        (TRACEBACK.replace("lost ps:0", "OUT_OF_RANGE"), "ConnectionError: OUT_OF_RANGE", True),
+        (
+            "\n".join(f"12:00:{i:02} {t}" for i, t in enumerate(TRACEBACK.splitlines())),
+            "ConnectionError: lost ps:0",
+            True,
+        ),
         ("panic: lost ps:0\n\tgoroutine 1\n", "panic: lost ps:0", True),
     ],
 )

@@ -324,6 +324,7 @@ def test_variables_that_the_target_names_are_as_they_were(tmp_path, monkeypatch)
     run = judge(target, update="async", layout="ps=1,worker=2", steps=20, out=tmp_path / "run")
     assert run.exit_code == 0, run.explain()
     assert run.repeat.startswith(f"BUG='of mine' psconform run {target} ")
+    assert stored_plan(tmp_path / "run", out=tmp_path / "again").repeat == run.repeat
     monkeypatch.delenv("BUG")
     assert stored_plan(tmp_path / "run", out=tmp_path / "again").repeat == run.repeat
     done = psconform("replay", tmp_path / "run", "--out", tmp_path / "again")

@@ -23,6 +23,8 @@ _ERROR = re.compile(
     re.IGNORECASE,
 )
 """What a line that names an error has in it."""
+WENT_ON = 3
+"""Accepted gradients after which a worker has survived what was healed before."""
 GANG = (signal.SIGTERM, signal.SIGABRT)
 """Signals by which a job ends the peers of a task that has failed, or they themselves."""
 
@@ -44,9 +46,11 @@ def completes(history: History) -> Verdict:
         return not_judged("needs a run without faults")
     if history.gaps:
         return unknown(history.incomplete)
-    for failed in history.failed:
-        if failed.cause:
-            return unknown(f"{failed.how}: {failed.cause}")
+    outside = [failed for failed in history.failed if failed.cause or failed.status == -signal.SIGKILL]
+    if outside and len(outside) == len(history.failed):
+        return unknown(f"{outside[0].how}: {outside[0].cause or Cause.KILLED}")
+    if history.calibration and not history.stops and not history.endless:
+        return unknown("calibration did not take its steps")
     if history.stops or history.endless:
         return violated([line for stop in (*history.stops, *history.endless) for line in _in_full(history, stop)])
     return valid()
@@ -64,7 +68,8 @@ def _in_full(history: History, stop: Stop | NoEnd) -> Iterator[str]:
             yield history.last_words.get(stop.task, "")
         case _:
             yield str(stop)
-            yield from history.last_words.values()
+            failed = {each.task for each in history.failed}
+            yield from (words for task, words in history.last_words.items() if task not in failed)
 
 
 @check("L1", "no hang", dimension="liveness", weakest=("may-hang",), needs=(), reads=0, ends=True)
@@ -72,23 +77,26 @@ def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
     With the claim ``progress``, training ends as if nothing had happened, all faults being healed; with
-    ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a last
-    line with a word for what went wrong (``SomeError: ...``, failed, lost, refused, timed out and so on), which is not
-    what TensorFlow logs when it starts. An end by a signal that psconform did not send names nothing, whatever the log
-    says. A run in which training did not move for T, and no task had failed, is a hang: nothing was recorded, or only
-    reads, pushes of the same gradients and rollbacks. The witness is what each task did last, and where it is stuck,
-    if its probe can tell.
+    ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a
+    traceback, a fatal message or a last line with a word for what went wrong (``SomeError: ...``, failed, lost, refused,
+    timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause explains the
+    SIGTERM or SIGABRT of its peers; any other end by a signal that psconform did not send names nothing. An error of a
+    worker that no fault concerned, or that had gradients accepted since the last one was healed, is unknown: it may be
+    another error. A run in which training did not move for T, and no task had failed, is a hang: nothing was recorded,
+    or only reads, pushes of the same gradients and rollbacks. The witness is what each task did last, and where it is
+    stuck, if its probe can tell.
 
-    Only the last line of a log is known, and words are looked for, not sense: a line of an earlier, harmless error
-    counts, and an error should be the last that a task says. If that line is indented or has no letter, it belongs to
-    a longer message whose beginning is not known, so that this is unknown.
+    Words are looked for, not sense: an earlier, harmless error counts if few lines follow it, and an error should be the
+    last that a task says. A last line that is indented or has no letter belongs to a longer message whose beginning is
+    not known, so that this is unknown.
 
     Assumes: a fault that took effect and was healed, or a worker that the job may go on without (``--drop-after``);
     without any, nobody knows whether it is the target that hangs.
     """
     if not history.faults:
-        if history.attempts and history.stops:
-            return unknown(f"{history.attempts[0].what} was injected and not observed, and then {history.cut}")
+        if history.attempts and (history.stops or history.endless):
+            what = history.cut or history.endless[0]
+            return unknown(f"{history.attempts[0].what} was injected and not observed, and then {what}")
         return not_judged("needs a fault: --kill, --stop, --poison or --faults")
     owed = history.left  # a job that may go on without a worker owes progress without it
     lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
@@ -121,6 +129,8 @@ def _by_an_error(history: History) -> Verdict:
     for failed in history.failed:
         if failed.cause in (Cause.OUT_OF_MEMORY, Cause.DISK_FULL):
             return unknown(f"{failed.how}: {failed.cause}")
+    if all(_unrelated(history, failed) for failed in history.failed):
+        return unknown(f"{history.failed[0].how}, and no fault explains that: it may be another error")
     silent, unclear = [], []
     named = any(_names_error(failed) for failed in history.failed)
     for failed in history.failed:
@@ -136,6 +146,27 @@ def _by_an_error(history: History) -> Verdict:
     if silent:
         return violated(silent)
     return unknown(unclear[0]) if unclear else valid("by an error")
+
+
+def _unrelated(history: History, failed: TaskFailed) -> bool:
+    """No fault explains the end of a worker: none concerned it, or it has trained on since the last one was healed."""
+    worker = next((worker for worker in history.workers if str(worker) == failed.task), None)
+    if worker is None:
+        return False  # of a ps nothing is known, or it never reported
+    concern = [fault for fault in history.injected if _concerns(history, fault, failed.task)]
+    until = max(int(found.max(initial=0)) for found in (worker.acked_ns, worker.reads.at, worker.pushes.at))
+    before = [fault for fault in concern if fault.on_ns <= until + JUST_NS]
+    if not before:
+        return not concern
+    since = (worker.acked_ns > max(fault.off_ns for fault in before)).sum()
+    return all(fault.off_ns for fault in before) and int(since) >= WENT_ON
+
+
+def _concerns(history: History, fault: Struck, task: str) -> bool:
+    """In sync each task waits for all; in async a worker knows nothing of the others."""
+    of_workers = [each for each in fault.tasks if each.startswith("worker:")]
+    alone = history.layout.update == "async" and history.layout.staleness is None
+    return not alone or task in fault.tasks or len(of_workers) < len(fault.tasks) or not fault.tasks
 
 
 def _names_error(failed: TaskFailed) -> bool:

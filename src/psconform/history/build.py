@@ -21,7 +21,7 @@ from ..trained import DATA
 from . import logs
 from .columns import OUTCOMES
 from .decode import decode_worker
-from .events import AnyEvent, Exit, FaultEvent, Samples, Without
+from .events import AnyEvent, End, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .events import Slip as SlipEvent
@@ -101,7 +101,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
             _check_life(file, path, task=task, life=life)
             notes += [f"{task}'s record ends in a torn line of {file.torn} bytes, which was left out"] * (file.torn > 0)
             inits += _inits(file, task, life)
-            last[task] = file.events[-1]
+            last[task] = [event for event in file.events if not isinstance(event, End)][-1]
             closed |= {task: life} if file.ended else {}
             marks += marks_of(file, task=task, life=life)
             absences += _absences(file, manifest)
@@ -302,6 +302,8 @@ def _shaped(worker: Worker, variables: int) -> Worker:
 def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[str]:
     known = {fault.number for fault in history.injected if fault.number is not None}
     gaps = [str(reason) for reason in manifest.reasons if not _covered(reason, known)]
+    if history.injected and (not history.faults or history.claims.liveness == "may-hang"):
+        gaps += map(str, history.endless)  # no guarantee is about them
     if manifest.status not in ("finished", "stalled"):
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
@@ -343,7 +345,8 @@ def _stops(history: History, manifest: Manifest, own: EventFile | None) -> tuple
     """What psconform saw of a run that did not come to its end, and workers that ended too early."""
     stops: list[Stop] = [reason for reason in manifest.reasons if isinstance(reason, TaskFailed | NoProgress)]
     exits = {event.of: event for event in own.of(Exit) if not event.second} if own is not None else {}
-    for worker in history.workers:
+    ended = {fault.of for fault in history.injected if fault.harm is Harm.ENDS}  # by a signal that it may heed
+    for worker in (worker for worker in history.workers if str(worker) not in ended):
         end, pushed, due = exits.get(str(worker)), len(worker.pushes), _due(history, worker)
         whole = worker.ended or (end is not None and end.recorded_bytes and not history.missing)
         if end is not None and end.status == 0 and not end.stopped and whole and pushed < due:

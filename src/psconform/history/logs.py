@@ -48,24 +48,26 @@ class LastError:
 
 def last_error(log: str) -> LastError:
     """The last Python traceback or fatal message of a log, else its last line; known noise is left out."""
-    lines = [line.rstrip() for line in split(log)[0].splitlines() if line.strip() and not NOISE.search(line)]
+    lines = [line.rstrip() for line in split(log)[0].splitlines() if line.strip()]
+    heard = [line for line in lines if not NOISE.search(line)]
+    last = LastError(heard[-1][:LENGTH] if heard else "")
     for number in range(len(lines) - 1, max(-1, len(lines) - 1 - LONGEST), -1):
         if _TRACEBACK in lines[number]:
             found, after = _traceback(lines[number:])
-            return found if after <= SURVIVED else LastError(lines[-1][:LENGTH])
-        if _FATAL.search(lines[number]):
+            return found if after <= SURVIVED else last
+        if _FATAL.search(lines[number]) and len(lines) - number <= LINES + SURVIVED:
             said = [line for line in lines[number : number + LINES] if line == lines[number] or line[0].isspace()]
             what = " ".join(line.strip() for line in said[1:2] if line.lstrip().startswith("what():"))
             return _kept(f"{lines[number]} {what}".strip(), said)
-    return LastError(lines[-1][:LENGTH] if lines else "")
+    return last
 
 
 def _traceback(lines: list[str]) -> tuple[LastError, int]:
     """Of lines that begin with a traceback: the exception, with the innermost frames; and how many lines follow."""
-    before = lines[0].partition(_TRACEBACK)[0]  # a prefix of the logger
-    bare = [line.removeprefix(before) for line in lines]
+    before = lines[0].index(_TRACEBACK)  # a prefix of the logger; a time in it is as long in each line
+    bare = [line[before:] if not before or len(line) > before else line for line in lines]
     end = next((at for at, line in enumerate(bare) if at and line and not line[0].isspace()), len(bare) - 1)
-    return _kept(bare[end], bare[1 : end + 1]), len(lines) - 1 - end
+    return _kept(bare[end], bare[1 : end + 1]), sum(not NOISE.search(line) for line in lines[end + 1 :])
 
 
 def _kept(line: str, block: list[str]) -> LastError:

@@ -33,7 +33,7 @@ class NotLinear(BadInput):
 
 
 def finished(folder: Path, manifest: Manifest) -> bool:
-    """Whether every task of a calibration run ended as declared, and every worker took its steps."""
+    """Whether every task of a calibration run ended as declared, and every worker took the steps that it had to."""
     if any(isinstance(reason, TaskFailed | NoProgress | NoEnd) for reason in manifest.reasons):
         return False
     steps = [
@@ -41,7 +41,8 @@ def finished(folder: Path, manifest: Manifest) -> bool:
         for task in manifest.layout.worker_tasks
         if (file := _record(folder, manifest, task)) is not None
     ]
-    return all(len(each) >= STEPS for each in steps)
+    free = manifest.dynamic_work or manifest.layout.quorum > 0  # a worker may take fewer
+    return all(len(each) >= (0 if free else STEPS) for each in steps)
 
 
 def _record(folder: Path, manifest: Manifest, task: Task) -> EventFile | None:
@@ -116,14 +117,15 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
 
 
 def _but_for_one(rates: NDArray[np.float64]) -> float | None:
-    """The rate of all gradients but one, which was lost or applied several times; None: it is not so.
+    """The rate of all gradients but one, which was lost or applied twice; None: it is not so.
 
     The run that follows tells whether that happens to others. ``rates``: float64[V, STEPS].
     """
     usual = float(np.median(rates))
     times = rates / usual if usual > 0 else np.zeros_like(rates)
     whole = np.allclose(times, np.rint(times), rtol=RELATIVE, atol=RELATIVE) and (times >= 0).all()
-    return usual if whole and (np.rint(times) != 1).sum(axis=1).max(initial=0) == 1 else None
+    lost_or_doubled = whole and (times <= 2 + RELATIVE).all()
+    return usual if lost_or_doubled and (np.rint(times) != 1).sum(axis=1).max(initial=0) == 1 else None
 
 
 def _still(reads: list[NDArray[np.float32]], refuse: Callable[[str], NotLinear]) -> None:

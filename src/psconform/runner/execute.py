@@ -58,6 +58,8 @@ START_PATIENCE_S = 60.0
 their first calls long to be answered. Nor while a task that was started since has recorded nothing yet."""
 HEAL_PATIENCE_S = 20.0
 """So long after everything else is over it is waited for a fault to be healed."""
+AFTERWARDS = 10
+"""Workers that have closed their records have so many times as long: they may save or evaluate a model."""
 SLOWER = 10
 """A hang is a silence of so many times the longest one that there was before a fault was injected."""
 
@@ -317,7 +319,13 @@ class _Execution:
                 healed = time.monotonic()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
-            if not self.scheduler.pending and time.monotonic() - max(moved, healed) > patience:
+            silent_s = 0.0 if self.scheduler.pending else time.monotonic() - max(moved, healed)
+            if silent_s > patience and self._all_closed():
+                if silent_s > AFTERWARDS * patience:
+                    self.reasons.append(NoEnd(tuple(map(str, self.launcher.running)), silent_s))
+                    ask_for_stacks(self.folder, self.launcher, self.lives)
+                    return
+            elif silent_s > patience:
                 self.stalled = True
                 self.reasons.append(NoProgress(patience))
                 ask_for_stacks(self.folder, self.launcher, self.lives)
@@ -335,24 +343,27 @@ class _Execution:
             ask_for_stacks(self.folder, self.launcher, self.lives)
 
     def _check_started(self) -> None:
-        """Raises NotStarted if a worker has ended, or hangs, and has recorded nothing: that is the user's set-up."""
+        """Raises NotStarted if a worker ended, or hangs, and has recorded nothing, or if a ps ended before all else.
+
+        That is the user's set-up.
+        """
+        failed = [reason for reason in self.reasons if isinstance(reason, TaskFailed)]
         silent = [task for task in self.layout.worker_tasks if not events_of(self.folder, task, 0).exists()]
-        if not silent:
+        first = failed[:1] if not self.records.acked and failed and failed[0].task.startswith("ps:") else []
+        of_silent = [reason for reason in failed if reason.task in map(str, silent)]
+        if not silent and not first:
             return
-        failed = {reason.task: reason for reason in self.reasons if isinstance(reason, TaskFailed)}
-        task = next((task for task in silent if str(task) in failed), silent[0])
-        first = next((failed[str(ps)] for ps in self.layout.tasks if ps.job == "ps" and str(ps) in failed), None)
-        reason = failed.get(str(task), first)
-        if reason is not None:
-            problem = f"{how_it_ended(reason.status)} before a probe had started" + (
-                f": {reason.log}" if reason.log else ""
-            )
-        elif self.states[task] == "ended":
-            problem = "ended with status 0 and recorded nothing: does its trainer use the probe?"
-        else:
-            problem = "recorded nothing: does its trainer use the probe, or does it hang before it does?"
-        where = task if reason is None else Task.parse(reason.task)
-        raise NotStarted(str(where), problem, hint=f"Its log is {log_of(self.folder, where)}")
+        for reason in (*first, *of_silent):
+            problem = f"{how_it_ended(reason.status)} before it had started{': ' * bool(reason.log)}{reason.log}"
+            raise NotStarted(reason.task, problem, hint=f"Its log is {log_of(self.folder, Task.parse(reason.task))}")
+        task = silent[0]
+        problem = "ended with status 0 and recorded nothing" if self.states[task] == "ended" else "recorded nothing"
+        hint = f"Does its trainer use the probe? Its log is {log_of(self.folder, task)}"
+        raise NotStarted(str(task), problem, hint=hint)
+
+    def _all_closed(self) -> bool:
+        """Every worker has closed its record: training is over, whatever they do now."""
+        return all(closed(self._events_of(task)) for task in self.layout.worker_tasks)
 
     def _runs(self, task: Task) -> bool:
         return self.states[task] == "running"
@@ -422,7 +433,7 @@ class _Execution:
     def _cause(self, task: Task, status: int, said: LastError) -> Cause:
         """Who ended it, if that was not the trainer."""
         pods = self.launcher.pods
-        if status == -signal.SIGKILL:
+        if status in (-signal.SIGKILL, 128 + signal.SIGKILL):  # or a shell says so of what it ran
             by_memory = _oom_kills() > self.killed_before or (pods is not None and pods.ended_by_memory(task))
             return Cause.OUT_OF_MEMORY if by_memory else Cause.KILLED
         full = os.strerror(errno.ENOSPC)

@@ -183,10 +183,14 @@ class FaultScheduler:
 
     def _reacted(self, task: Task, how: str) -> None:
         """What a task does right after its connections were disturbed shows that they were."""
-        for one in self._all:
-            after_s = time.monotonic() - one.since
-            if one.state is State.INJECTED and one.fault.links and task in one.fault.tasks and after_s < REACTS_S:
-                self._observed(one, f"{how}, {after_s:.1f} s after it was injected")
+        now = time.monotonic_ns()
+        near = [one for one in self._all if one.fault.links and task in one.fault.tasks and one.attempted]
+        near = [one for one in near if now - max(one.on_ns, one.off_ns) < REACTS_S * 1e9 or one.state in UNFINISHED]
+        if len(near) != 1 or near[0].state is not State.INJECTED or near[0].injector.unseen:
+            return  # which of several it was, nobody can tell
+        after_s = time.monotonic() - near[0].since
+        if after_s < REACTS_S:
+            self._observed(near[0], f"{how}, {after_s:.1f} s after it was injected")
 
     def went_on(self, task: Task, why: str) -> None:
         """A task that one of the faults was seen to end goes on: it is not started again, beside itself."""

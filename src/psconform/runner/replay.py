@@ -36,6 +36,8 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         BadInput: it is no run folder, or its target is not there any more, or cannot do it any more.
     """
     manifest = Manifest.read(folder)
+    if manifest.calibration:
+        raise BadInput(str(folder), "is a calibration that did not complete", hint=f"Run again: {manifest.repeat}")
     workload, layout = manifest.workload, manifest.layout
     name = REFERENCE if manifest.source == MODULE else manifest.source
     limits = _limits(folder, manifest)
@@ -47,9 +49,10 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         workload=workload.name,
         compression=workload.compression,
     )
-    for name, value in target.given(os.environ).items():
-        if name not in manifest.environment:
-            raise BadInput(name, "is set, and was not in that run", value=value, hint=f"Run `unset {name}` before")
+    for variable, value in target.given(os.environ).items():
+        if variable not in manifest.environment:
+            hint = f"Run `unset {variable}` before"
+            raise BadInput(variable, "is set, and was not in that run", value=value, hint=hint)
     plan = Plan(
         target=target,
         layout=layout,

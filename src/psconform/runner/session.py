@@ -128,6 +128,7 @@ class Session:
             workers=plan.target.min_workers,
             quorum=min(plan.layout.quorum, 1) * plan.target.min_workers,
             local_steps=1,
+            drop_after=0.0,
             replication="between-graph",
             optimizer="sgd",
             schedule="constant",
