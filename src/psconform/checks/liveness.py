@@ -79,16 +79,16 @@ def no_hang(history: History) -> Verdict:
     With the claim ``progress``, training ends as if nothing had happened, all faults being healed; with
     ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a
     traceback, a fatal message or a last line with a word for what went wrong (``SomeError: ...``, failed, lost,
-    refused, timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause explains the
-    SIGTERM or SIGABRT of its peers; any other end by a signal that psconform did not send names nothing. An error of a
-    worker that no fault concerned, or that had gradients accepted since the last one was healed, is unknown: it may be
-    another error. A run in which training did not move for T, and no task had failed, is a hang: nothing was recorded,
-    or only reads, pushes of the same gradients and rollbacks. The witness is what each task did last, and where it is
-    stuck, if its probe can tell.
+    refused, timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause
+    explains the SIGTERM or SIGABRT of its peers; any other end by a signal that psconform did not send names nothing.
+    An error of a worker that no fault concerned, or that had gradients accepted since the last one was healed, is
+    unknown: it may be another error. A run in which training did not move for T, and no task had failed, is a hang:
+    nothing was recorded, or only reads, pushes of the same gradients and rollbacks. The witness is what each task did
+    last, and where it is stuck, if its probe can tell.
 
     Words are looked for, not sense: an earlier, harmless error counts if few lines follow it, and an error should be
-    the last that a task says. A last line that is indented or has no letter belongs to a longer message whose beginning is
-    not known, so that this is unknown.
+    the last that a task says. A last line that is indented or has no letter belongs to a longer message whose
+    beginning is not known, so that this is unknown.
 
     Assumes: a fault that took effect and was healed, or a worker that the job may go on without (``--drop-after``);
     without any, nobody knows whether it is the target that hangs.
