@@ -22,6 +22,7 @@ from hypothesis import settings
 
 from psconform.doctor import PARTS, lacking
 from psconform.plugin import NEEDS
+from psconform.probe import Probe
 
 pytest_plugins = ["pytester", "tests.proxied"]
 settings.register_profile("untimed", deadline=None)  # how long an example takes is the machine's
@@ -78,6 +79,17 @@ def only_the_tensorflow_tier_loads_tensorflow(request):
     loads = (not there and "tensorflow" in sys.modules) or request.node.path in LOAD_TENSORFLOW
     if tier_of(request.node) in (PURE, "engine") and loads:
         pytest.fail("mark what loads TensorFlow with its tier: tensorflow")
+
+
+@pytest.fixture
+def probe(tmp_path):
+    """A worker that is alone, with four steps, and records into ``tmp_path``."""
+    for part in ("events", "vectors", "done"):
+        (tmp_path / part).mkdir()
+    spec = {"run": "r", "workers": 1, "steps": 4, "unit": 840.0, "wait_s": 1}
+    made = Probe(spec, task="worker:0", folder=str(tmp_path))
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(wrapper=True)

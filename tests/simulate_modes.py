@@ -51,6 +51,14 @@ class Quorum(Trainer):
         return "ok" if self.taken[worker] else "failed"
 
 
+class StopsHalfWay(Quorum):
+    """Training ends after half of the rounds, and every record is closed."""
+
+    def _schedule(self):
+        self.steps //= 2
+        super()._schedule()
+
+
 class LateApplied(Quorum):
     """A late gradient is taken into the round that is open when all servers have caught up."""
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from psconform.errors import BadInput
-from psconform.probe import EventLog, Probe
+from psconform.probe import EventLog
 from psconform.targets.lookup import find_target
 from psconform.targets.target import fill
 from psconform.targets.toml import load_target
@@ -92,16 +92,6 @@ def test_a_version_that_does_not_fit_the_parameters_decides_no_staleness(tmp_pat
 def test_at_least_once_may_apply_all_of_them_twice(tmp_path):
     found, judged = statuses(AllSentTwice(update="async"), tmp_path)
     assert (judged.exit_code, found["A1"], found["R2"]) == (0, "valid", "valid")
-
-
-@pytest.fixture
-def probe(tmp_path):
-    for part in ("events", "vectors", "done"):
-        (tmp_path / part).mkdir()
-    spec = {"run": "r", "workers": 1, "steps": 4, "unit": 840.0, "wait_s": 1}
-    probe = Probe(spec, task="worker:0", folder=str(tmp_path))
-    yield probe
-    probe.close()
 
 
 def test_attempts_are_counted(probe, tmp_path):

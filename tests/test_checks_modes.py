@@ -91,6 +91,12 @@ def test_healthy_staleness_aware_rate_is_valid_in_every_interleaving(tmp_path, s
     assert (stale > 0) == (workers > 1)
 
 
+@pytest.mark.parametrize("versions", [True, False])
+def test_a_quorum_that_stops_half_way_did_not_complete(tmp_path, versions):
+    judged = modes.StopsHalfWay(steps=8, versions=versions).judge(tmp_path / "run")
+    assert "L0" in of(judged, "violated"), judged.verdicts
+
+
 def test_rate_without_versions_is_unknown(tmp_path):
     assert of(modes.Aware(versions=False).judge(tmp_path / "run"), "unknown") == {"A4"}
 

@@ -126,6 +126,23 @@ def test_a_fault_that_never_came_leaves_a_run_without_faults(tmp_path):
     assert "fault kill ps:0@90 was never injected: training did not get there" in explain(judged)
 
 
+@pytest.mark.parametrize(("how", "enough"), [(Missed.NEVER_INJECTED, True), (Missed.REFUSED, False)])
+def test_only_what_was_to_come_later_is_not_required_of_a_run_that_ended(story, how, enough):
+    story.kill("ps:1")
+    story.manifest.faults += ["kill ps:1@3", "stop ps:0@9"]
+    missed = FaultMissed("stop", "ps:0@9", how, number=1)
+    judged = story.end("finished", TaskFailed("worker:0", 1, "ConnectionError: lost ps:1"), missed)
+    assert judged.coverage.enough is enough
+    assert statuses(judged) == {"L1": "valid"}, "the record is whole"
+
+
+def test_workers_that_do_not_end_are_named_as_that(tmp_path):
+    judged = Story(tmp_path / "run").finish(NoEnd(("worker:1",), 60.0))
+    said = "worker:1 did not end within 60 s after all records were closed"
+    assert witness(judged, "L0")[0] == said
+    assert explain(judged).count(said) == 1, "its witness has said it"
+
+
 GANG = TaskFailed("worker:1", -signal.SIGTERM)
 
 

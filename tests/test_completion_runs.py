@@ -56,6 +56,8 @@ probe.read([theta], final=True)
 probe.close()
 if how == "saves":
     time.sleep(3)
+if how == "lingers" and here:
+    threading.Event().wait()
 """
 
 
@@ -89,6 +91,13 @@ def test_training_that_does_not_complete(run, how, when, witness):
     assert judged.exit_code == 1
     assert "valid" not in {verdict.status for verdict in judged.verdicts.values()}
     assert (judged.folder / "logs" / "worker-0.log").exists()
+
+
+def test_a_worker_that_does_not_end_after_it_has_closed_its_record(run):
+    judged = run("lingers")
+    assert judged.violated == ("L0",), judged.explain()
+    assert judged.verdicts["L0"].witness[0].startswith("worker:0 did not end within 1"), judged.explain()
+    assert judged.verdicts["R1"].status == "valid", "training was over"
 
 
 @pytest.mark.parametrize("when", ["calibration", "run"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,13 +48,19 @@ assert not {"psconform", "msgspec"} & set(sys.modules)
 """
 
 
-def interpreter(version):
-    """A Python of that version that has numpy, from PATH or pyenv; None: there is none."""
+def interpreter(version, folder):
+    """A Python of that version, of PATH or pyenv, and where numpy is that its own pip has installed; None: none."""
     number = ".".join(map(str, version))
-    found = [shutil.which(f"python{number}"), *Path.home().glob(f".pyenv/versions/{number}.*/bin/python")]
-    for python in filter(None, map(str, filter(None, found))):
+    found = shutil.which(f"python{number}")
+    if found is None:
+        return None
+    pyenv = Path(found).parent.parent.glob(f"versions/{number}.*/bin/python")  # pyenv's own may be for other folders
+    for python in (found, *map(str, pyenv)):
         if not subprocess.run([python, "-c", "import numpy"], capture_output=True, check=False).returncode:
-            return python
+            return python, ""
+        install = [python, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target", str(folder), "numpy"]
+        if not subprocess.run(install, capture_output=True, check=False).returncode:
+            return python, str(folder)
     return None
 
 
@@ -74,12 +81,11 @@ def test_nothing_is_called_that_python_3_9_lacks(path):
 @pytest.mark.engine
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_trainer_needs_three_files_and_numpy(tmp_path, version):
-    python = interpreter(version)
-    if python is None:
+    found = interpreter(version, tmp_path / "numpy")
+    if found is None:
         pytest.skip(f"there is no Python {version} with numpy here")
     for path in FILES:
         shutil.copy(path, tmp_path)
-    done = subprocess.run(
-        [python, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command, env = [found[0], "-W", "error", "-c", CODE], {**os.environ, "PYTHONPATH": found[1]}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

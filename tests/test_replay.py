@@ -157,7 +157,8 @@ def test_what_never_struck_is_left_out_at_once(plan):
     [
         (FaultMissed("stop", "worker:1@15+300ms", Missed.NEVER_INJECTED), True),
         (FaultMissed("stop", "worker:1@16+300ms", Missed.NEVER_INJECTED), False),
-        (FaultMissed("stop", "worker:1@15+300ms", Missed.NOT_OBSERVED, "it was stopped already"), False),
+        (FaultMissed("stop", "worker:1@15+300ms", Missed.REFUSED, "it was stopped already"), True),
+        (FaultMissed("stop", "worker:1@15+300ms", Missed.NOT_OBSERVED), False),
         (FaultMissed("stop", "worker:1@15+300ms", Missed.NOT_HEALED, "it is stopped"), False),
     ],
 )

@@ -35,16 +35,6 @@ def slips_in(folder: Path, name="worker-0"):
     return [(e["call"], e["what"], e.get("step")) for e in events if e["kind"] == "slip"]
 
 
-@pytest.fixture
-def probe(tmp_path):
-    for part in ("events", "vectors", "done"):
-        (tmp_path / part).mkdir()
-    spec = {"run": "r", "workers": 1, "steps": 4, "unit": 840.0, "wait_s": 1}
-    probe = Probe(spec, task="worker:0", folder=str(tmp_path))
-    yield probe
-    probe.close()
-
-
 @pytest.mark.parametrize(
     ("misuse", "slip"),
     [

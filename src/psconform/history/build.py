@@ -330,9 +330,16 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
 
 def _due(history: History, worker: Worker) -> int:
     """How many gradients a worker had to push."""
-    if history.dynamic or (history.layout.quorum and worker.ended):
+    if history.dynamic or (history.layout.quorum and worker.ended and _rounds_over(history)):
         return 0  # where a round does not wait for all, the rounds may be over before it has pushed all of its steps
     return int((~history.excused | (history.outcomes != 0))[worker.index].sum())
+
+
+def _rounds_over(history: History) -> bool:
+    """Whether there were as many rounds as there are steps, by a final read or by the gradients that were accepted."""
+    finals = [worker.reads.versions[read] for worker, read in history.finals if worker.reads.versions is not None]
+    counted = any(versions.size and versions.min() >= history.steps for versions in finals)
+    return counted or int(history.accepted.sum()) >= history.layout.quorum * history.steps
 
 
 def _silent(history: History) -> list[str]:
@@ -358,7 +365,8 @@ def _covered(reason: Reason, known: set[int]) -> bool:
     """It takes nothing from the record: of a stop, or of a fault that took no effect or left its event."""
     if isinstance(reason, TaskFailed | NoProgress | NoEnd | FailedAfterEnd):
         return True
-    return isinstance(reason, FaultMissed) and (reason.how is Missed.NEVER_INJECTED or reason.number in known)
+    untouched = (Missed.NEVER_INJECTED, Missed.REFUSED)
+    return isinstance(reason, FaultMissed) and (reason.how in untouched or reason.number in known)
 
 
 def _inits(file: EventFile, task: Task, life: int, *, second: bool = False) -> list[Init]:

@@ -11,6 +11,7 @@ class Missed(StrEnum):
     """What did not come of a fault."""
 
     NEVER_INJECTED = "was never injected"
+    REFUSED = "could not be injected"
     NOT_OBSERVED = "was not observed"
     RECORD_WENT_ON = "did not end the process that records"
     NOT_HEALED = "did not heal"
@@ -103,6 +104,8 @@ class NoEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="no end"):
     patience_s: float
 
     def __str__(self) -> str:
+        if all(task.startswith("worker:") for task in self.tasks):
+            return f"{', '.join(self.tasks)} did not end within {self.patience_s:.0f} s after all records were closed"
         late = f"{', '.join(self.tasks)} did not end within {self.patience_s:.0f} s of the last worker"
         return f"{late} (exits = false in its target file says that a task serves until it is stopped)"
 

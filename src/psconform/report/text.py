@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from ..history.reasons import TaskFailed
 from ..history.slips import Cost
 from ..runner.figures import Curves, Timing
 from ..runner.verdicts import Judged
@@ -43,8 +44,11 @@ def table(judged: Judged) -> Text:
     if judged.anomalies:
         text.append("\n  Anomalies\n", style="yellow")
         text.append("".join(f"  {anomaly}\n" for anomaly in judged.anomalies))
-    if stops := (*judged.history.stops, *judged.history.endless):
-        text.append("\n" + "".join(f"  {stop}\n" for stop in stops), style="yellow")
+    shown = [line for verdict in judged.verdicts for line in verdict.witness]
+    stops = {str(stop): stop.how if isinstance(stop, TaskFailed) else str(stop) for stop in judged.history.stops}
+    stops |= {str(endless): str(endless) for endless in judged.history.endless}
+    if untold := [stop for stop, begins in stops.items() if not any(line.startswith(begins) for line in shown)]:
+        text.append("\n" + "".join(f"  {stop}\n" for stop in untold), style="yellow")
     if judged.history.gaps:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:

@@ -322,7 +322,8 @@ class _Execution:
             silent_s = 0.0 if self.scheduler.pending else time.monotonic() - max(moved, healed)
             if silent_s > patience and self._all_closed():
                 if silent_s > AFTERWARDS * patience:
-                    self.reasons.append(NoEnd(tuple(map(str, self.launcher.running)), silent_s))
+                    open_ended = tuple(str(task) for task in self.layout.worker_tasks if self._runs(task))
+                    self.reasons.append(NoEnd(open_ended, silent_s))
                     ask_for_stacks(self.folder, self.launcher, self.lives)
                     return
             elif silent_s > patience:
@@ -353,7 +354,8 @@ class _Execution:
         of_silent = [reason for reason in failed if reason.task in map(str, silent)]
         if not silent and not first:
             return
-        for reason in (*first, *of_silent):
+        if ended := (*first, *of_silent):
+            reason = ended[0]
             problem = f"{how_it_ended(reason.status)} before it had started{': ' * bool(reason.log)}{reason.log}"
             raise NotStarted(reason.task, problem, hint=f"Its log is {log_of(self.folder, Task.parse(reason.task))}")
         task = silent[0]

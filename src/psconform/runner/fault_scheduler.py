@@ -278,7 +278,7 @@ class FaultScheduler:
                 if one.again is None:
                     found.append(one.missed(Missed.NEVER_INJECTED, "training did not get there"))
             elif not one.attempted:
-                found.append(one.missed(Missed.NEVER_INJECTED, one.why))
+                found.append(one.missed(Missed.REFUSED, one.why))
             elif one.state is State.FAILED and one.observed:
                 found.append(one.missed(Missed.NOT_HEALED, one.why))
             elif one.state in (State.PUSHING, State.INJECTED, State.FAILED) or not one.observed:

@@ -192,9 +192,10 @@ class Fails:
 
 
 def _idle(fault: Fault, judged: Judged) -> bool:
-    """Training did not get to where it should have struck."""
-    mine = (fault.kind, str(fault), Missed.NEVER_INJECTED)
-    return any((missed.kind, missed.fault, missed.how) == mine for missed in judged.history.missed)
+    """It was not injected: training did not get there, or it could not be."""
+    untouched = (Missed.NEVER_INJECTED, Missed.REFUSED)
+    missed = {(each.kind, each.fault) for each in judged.history.missed if each.how in untouched}
+    return (fault.kind, str(fault)) in missed
 
 
 def run_until_it_fails(plan: Plan, before: Judged, session: Session, *, times: int) -> bool:
