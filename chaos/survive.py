@@ -76,7 +76,7 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
 
     A failure prints how to run it again, and how to make it smaller. What is undecided (a fault that touched nothing,
     say) is no failure of the target: its folder is kept until ``test_undecided.py``, which fails, and keeps them all,
-    if that is more than one run in a hundred.
+    if that is more than one run in a hundred. A run whose only lack is a fault of links that no task uses is decided.
     """
     kinds = [fault.kind for fault in faults] + [STALL.name for fault in faults if fault.when.phase == SENT]
     need(*filter(None, map(part_of, kinds)))
@@ -89,8 +89,9 @@ def must_survive(judge: Judge, faults: Sequence[Fault], *, folder: Path, **optio
     if run.exit_code == 1:
         again = f"psconform replay {run.folder} --times 5\npsconform shrink {run.folder}"
         pytest.fail(f"a claimed guarantee did not hold:\n{run.explain()}\n{again}", pytrace=False)
-    if run.exit_code == 2:
-        reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
+    reasons = [verdict.reason for verdict in run.verdicts.values() if verdict.status == "unknown"]
+    missed = {f"{each.kind} {each.fault}" for each in run.missed}
+    if run.exit_code == 2 and (reasons or not missed or missed - set(run.unused)):
         kept = run.folder.parents[1] / f"undecided-{run.folder.parent.name}-{run.folder.name}"
         run.folder.rename(kept)  # out of what the fixture deletes once the test has passed
         tally.undecided.append((kept, [*reasons, *map(str, run.missed), str(run.coverage)][0]))

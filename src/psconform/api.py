@@ -74,6 +74,11 @@ class Run:
         return self._judged.history.missed
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Faults of the plan, as it spells them, that strike links which no task of the calibration used."""
+        return tuple(self._judged.manifest.unused)
+
+    @property
     def repeat(self) -> str:
         """The command line that runs the same again."""
         return self._judged.manifest.repeat

@@ -13,7 +13,7 @@ from ..layout import Layout, Task
 from .conflicts import all_wait, clash, ends_worker, leavers, skips
 from .fault import BEFORE_PUSH, SENT, Fault, When
 from .kinds import Amount, Kind, drawn_kinds, kinds
-from .partitions import regions
+from .partitions import Dialled, Region, regions
 
 RANDOM = "random"
 LEAST, MOST, ATTEMPTS = 6, 8, 40
@@ -59,15 +59,17 @@ def drawn_plan(
     shared: bool = False,
     sent: bool = False,
     containers: bool = False,
+    dialled: Dialled | None = None,
 ) -> tuple[Fault, ...]:
     """The faults that ``random`` or ``random:KIND,KIND`` stands for: up to eight, no two of one process.
 
     ``phases`` are those that the target says beside those of any step, and who says each: a task, or ``worker``; with
     ``shared`` its tasks have one cluster spec; with ``sent`` its pushes wait for nothing, so that phase is got to. In
-    ``containers`` there is more to draw from.
+    ``containers`` there is more to draw from. ``dialled``: which tasks dial which, so that no link is drawn that none
+    uses; None: that is not known.
 
     Raises:
-        BadInput: a kind that there is not, or that is not drawn.
+        BadInput: a kind that there is not, or that is not drawn, or none that strikes a link which is used.
     """
     _, _, names = text.partition(":")
     known = drawn_kinds(containers=containers)
@@ -78,7 +80,11 @@ def drawn_plan(
         if name not in known:
             raise BadInput("--faults", "is no kind that can be drawn", value=name, choices=known)
     generator = random.Random(f"faults:{seed}:{layout.text}:{layout.update}:{steps}:{','.join(given)}")
-    return draw(generator, given, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent)
+    used = tuple(name for name in given if not kinds()[name].of_links or _used(kinds()[name], layout, shared, dialled))
+    if not used:
+        hint = "If they exchange addresses of their own, psconform cannot come between them"
+        raise BadInput("--faults", "no task dials another by the address that it was told", value=text, hint=hint)
+    return draw(generator, used, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent, dialled=dialled)
 
 
 def draw(
@@ -92,6 +98,7 @@ def draw(
     sent: bool = False,
     least: int = 0,
     most: int = 0,
+    dialled: Dialled | None = None,
 ) -> tuple[Fault, ...]:
     """``least`` to ``most`` faults of these kinds, or of all; fewer where they would clash; no two of one process.
 
@@ -101,7 +108,7 @@ def draw(
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
-    deal = _Deal(generator, layout, steps, phases or {}, shared)
+    deal = _Deal(generator, layout, steps, phases or {}, shared, dialled)
     sorts = _sorts(names or drawn_kinds(), layout, sent=sent and not shared)
     generator.shuffle(sorts)
     if not least and len(sorts) <= MOST:  # of more than there is room for each is to have its turn
@@ -118,6 +125,13 @@ def draw(
                 faults.append(fault)
                 break
     return tuple(faults)
+
+
+def _used(kind: Kind, layout: Layout, shared: bool, dialled: Dialled | None) -> list[Region]:
+    """The links that a kind of fault may strike, without those that no task uses, where that is known."""
+    every = regions(layout, one_way=kind.one_way, shared=shared)
+    used = (one for one in every if dialled is None or dialled.carries(one.name, one.links, one_way=kind.one_way))
+    return list(used)
 
 
 @dataclass(frozen=True)
@@ -194,6 +208,7 @@ class _Deal:
     steps: int
     phases: Mapping[str, str]
     shared: bool
+    dialled: Dialled | None
     pace: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -236,7 +251,7 @@ class _Deal:
 
     def _of_links(self, said: dict[str, Any], kind: Kind, *, sent: bool) -> Fault:
         """With ``sent`` of links that some worker's answers take, and when it has sent a push."""
-        found, generator = regions(self.layout, one_way=kind.one_way, shared=self.shared), self.generator
+        found, generator = _used(kind, self.layout, self.shared, self.dialled), self.generator
         of_whom = (self.pace,) if self.pace else tuple(map(str, self.layout.worker_tasks))
         if not sent:
             struck = generator.choice(found)

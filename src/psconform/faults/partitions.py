@@ -150,6 +150,37 @@ class Region:
         return tuple(dict.fromkeys(str(task) for link in self.links for task in (link.source, link.destination)))
 
 
+@dataclass(frozen=True)
+class Dialled:
+    """Which tasks dial which, as a calibration saw it: what all workers do is known of those that it had.
+
+    Attributes:
+        pairs: (dialler, listener), with worker:0 for each worker; with ``shared`` the dialler is EVERYBODY.
+        shared: all tasks have one cluster spec, so there is one proxy for each listener.
+    """
+
+    pairs: frozenset[tuple[Task, Task]]
+    shared: bool = False
+
+    @classmethod
+    def seen(cls, pairs: Iterable[tuple[Task, Task]], *, shared: bool = False) -> Dialled:
+        """From the pairs of tasks of a calibration."""
+        return cls(frozenset((_any_of(dialler), _any_of(listener)) for dialler, listener in pairs), shared)
+
+    def carries(self, region: str, links: Iterable[Link], *, one_way: bool) -> bool:
+        """Whether any of these links is used; ``one_way``: by connections that its source has dialled."""
+        if self.shared:
+            _, _, whom = region.partition(" ")
+            return (EVERYBODY, _any_of(Task.parse(whom))) in self.pairs
+        ends = {(link.source, link.destination) for link in links}
+        ends |= set() if one_way else {(listener, dialler) for dialler, listener in ends}
+        return any((_any_of(dialler), _any_of(listener)) in self.pairs for dialler, listener in ends)
+
+
+def _any_of(task: Task) -> Task:
+    return Task("worker", 0) if task.job == "worker" else task
+
+
 @lru_cache(maxsize=256)
 def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Region, ...]:
     """Every pair in each direction and in both, every task, every partition that separates anybody.

@@ -197,6 +197,18 @@ class Links:
         dialled = [(dialler, self.dialled(dialler, listener)) for dialler, listener in pairs]
         return self.traffic.flows((dialler, address) for dialler, address in dialled if address)
 
+    def dialled_by_now(self) -> set[tuple[Task, Task]]:
+        """(dialler, listener) of each proxy to which there are connections, or were in the last minute.
+
+        Of those that the dialler did not close itself, only the connections of processes are known then.
+        """
+        said = self.traffic.flows((dialler, address) for (dialler, _), address in self._listens.items())
+        return {
+            pair
+            for pair, address in self._listens.items()
+            if said[address].open or said[address].left or self.traffic.closed(pair[1], address)
+        }
+
     def accepted(self, listener: Task) -> dict[int, Flow]:
         """Connections that a task has accepted and that are open, as it sees them."""
         return self.traffic.accepted(listener, self.addresses[listener])

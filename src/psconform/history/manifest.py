@@ -89,6 +89,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dynamic_work: bool = False  # each worker takes as many steps as it comes to
     calibration: bool = False  # one that did not come to its end, in place of the run
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
+    dialled: list[str] = []  # of a calibration with proxies: which tasks dial which, such as worker:0->ps:0
+    unused: list[str] = []  # faults of links that no task of the calibration used
     launcher: str = Options.launcher
     image: str = Options.image  # of containers; empty: the trainer's own
     limited: bool = False  # what they may use is in layout.toml

@@ -26,7 +26,7 @@ def show_progress(plan: Plan) -> Iterator[Notify]:
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"starting {plan.target.name} on {plan.layout.text}, {plan.layout.update}; run folder {plan.out}")
     if not console.is_terminal:
-        yield _lines(console)
+        yield with_warnings(console, _lines(console))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     with Bar(*columns, TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), console=console, transient=True) as bar:
@@ -37,7 +37,24 @@ def show_progress(plan: Plan) -> Iterator[Notify]:
             description = states_of(progress)
             bar.update(task, description=description, completed=progress.steps, total=progress.total, rate=rate)
 
-        yield notify
+        yield with_warnings(console, notify)
+
+
+def with_warnings(console: Console, notify: Notify) -> Notify:
+    """Print which faults can hardly take effect, and pass all other progress on."""
+
+    def told(progress: Progress) -> None:
+        why = "either none dials there, or the tasks tell each other addresses of their own"
+        for fault in progress.unused:
+            what = f"no task used the links of fault {fault} in calibration, so it may not take effect"
+            console.print(f"warning: {what}: {why}", style="yellow")
+        if progress.undialled:
+            what = "no task dialled another in calibration, so no fault of the network is drawn"
+            console.print(f"warning: {what}: {why}", style="yellow")
+        if not progress.unused and not progress.undialled:
+            notify(progress)
+
+    return told
 
 
 def _lines(console: Console) -> Notify:

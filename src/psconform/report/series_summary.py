@@ -14,6 +14,7 @@ from rich.text import Text
 from ..runner.progress import Notify, Progress
 from ..runner.series import FAILED, STATUSES, Done, Outcome, Series
 from ..workloads.equivalence import ACCURACY
+from .progress_bar import with_warnings
 from .text import STYLES
 
 WORDS = {0: "valid", 1: "violated", 2: "unknown", FAILED: "failed"}
@@ -42,7 +43,7 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
     plan, count = series.plans[0], len(series.plans)
     console.print(f"starting {count} runs of {plan.target.name}, {plan.layout.update}; folder {series.out}")
     if not console.is_terminal:
-        yield lambda _: None, lambda outcome: console.print(one_line(outcome))
+        yield with_warnings(console, lambda _: None), lambda outcome: console.print(one_line(outcome))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     with Bar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
@@ -62,7 +63,7 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
             if outcome.exit_code or outcome.anomalies:
                 console.print(one_line(outcome))
 
-        yield notify, done
+        yield with_warnings(console, notify), done
 
 
 def summary(series: Series) -> Text:

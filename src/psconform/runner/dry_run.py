@@ -78,7 +78,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     plan, shared = replace(plan, out=plan.out.absolute()), Path("/SHARED")
     cluster = cluster_of(chosen, UNKNOWN, plan.out, owner=OWNER, shared=shared)
     view = _View(shared, {}, cluster.seen)
-    proxied = any(fault.proxied for fault in plan.faults)
+    proxied = plan.proxied
     listens = {task: f"{task.slug}:{chosen.port(task)}" for task in plan.layout.tasks}
     helpers = [cluster.helper(task) for task in plan.layout.tasks]
     tasks = []

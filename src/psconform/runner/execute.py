@@ -177,6 +177,7 @@ class _Execution:
         self.log = EventLog(path, run=run, task=str(RUNNER), incarnation=0)
         self.control = Control(self.launcher.control)
         self.links: Links | None = None
+        self.dialled: set[tuple[Task, Task]] = set()  # where the plan learns it
         self.cleanup = ExitStack()
         self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._launch)
 
@@ -187,7 +188,7 @@ class _Execution:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
         self.launcher.begin(self.manifest.run, self.layout.tasks, self.folder)
         self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
-        if any(fault.proxied for fault in self.plan.faults):
+        if self.plan.proxied:
             from .proxy_setup import proxies  # what it imports is an extra
 
             fixed = self.plan.target.fixed
@@ -309,6 +310,7 @@ class _Execution:
                     self.slowest_s = max(self.slowest_s, time.monotonic() - moved)
                 moved = time.monotonic()
             self._notify()
+            self._learn()
             self.scheduler.tick(heard_s=time.monotonic() - moved)
             trains = any(map(self._runs, self.layout.worker_tasks))
             if not trains and not self.scheduler.starting:
@@ -331,6 +333,7 @@ class _Execution:
                 self.reasons.append(NoProgress(patience))
                 ask_for_stacks(self.folder, self.launcher, self.lives)
                 return
+        self._learn()
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
         if "failed" in self.states.values():
             return  # a ps waits for goodbyes that will not come
@@ -342,6 +345,12 @@ class _Execution:
         if late:
             self.reasons.append(NoEnd(tuple(late), patience))
             ask_for_stacks(self.folder, self.launcher, self.lives)
+
+    def _learn(self) -> None:
+        """Which tasks have dialled which."""
+        if self.plan.learns and self.links is not None:
+            self.dialled |= self.links.dialled_by_now()
+            self.manifest.dialled = sorted(f"{dialler}->{listener}" for dialler, listener in self.dialled)
 
     def _check_started(self) -> None:
         """Raises NotStarted if a worker ended, or hangs, and has recorded nothing, or if a ps ended before all else.

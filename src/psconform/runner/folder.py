@@ -76,7 +76,7 @@ def manifest_of(plan: Plan) -> Manifest:
         patience_s=plan.patience_s,
         require_faults=plan.require_faults,
         dynamic_work=plan.target.dynamic_work,
-        shared_spec=plan.target.shared and any(fault.proxied for fault in plan.faults),
+        shared_spec=plan.target.shared and plan.proxied,
         launcher=plan.launcher,
         image="" if plan.containers is None else plan.containers.image,
         limited=plan.limited,

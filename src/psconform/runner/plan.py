@@ -17,7 +17,7 @@ from ..faults.data_faults import OUT_OF_DATA, POISON
 from ..faults.fault import PHASES, SENT, Fault, refuse_twice
 from ..faults.fault_generator import RANDOM, drawn_plan
 from ..faults.kinds import PACKETS, check_available, kinds
-from ..faults.partitions import SHARED, of_listener
+from ..faults.partitions import SHARED, Dialled, of_listener
 from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..history.manifest import Required, Workload
@@ -57,7 +57,8 @@ class Plan:
     ``faults`` are to strike meanwhile; every ``checkpoint_every`` steps of its chief the target is asked to make a
     checkpoint (0: never). ``patience_s`` is how long no task may record anything before the run is stopped as stalled.
     ``launcher``: what starts its tasks; ``containers``: in which, if that is what they run in. ``environment``:
-    variables that the target names, with their values.
+    variables that the target names, with their values. ``drawn``: what of ``--faults`` the faults were drawn by.
+    ``learns``: it has proxies, whether or not there are faults, to see which tasks dial which.
     """
 
     target: Target
@@ -74,6 +75,13 @@ class Plan:
     launcher: str = PROCESS
     containers: Containers | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    drawn: str = ""
+    learns: bool = False
+
+    @property
+    def proxied(self) -> bool:
+        """It needs proxies between the tasks."""
+        return self.learns or any(fault.proxied for fault in self.faults)
 
     @property
     def limited(self) -> bool:
@@ -233,7 +241,32 @@ def make_plan(options: Options) -> Plan:
         launcher=options.launcher if containers is None else DOCKER,
         containers=containers,
         environment=found.given(os.environ),
+        drawn=str(options.faults) if _is_drawn(options.faults) else "",
     )
+
+
+def fitting(plan: Plan, dialled: Dialled) -> Plan:
+    """The same plan, with faults of links that tasks use in the place of drawn ones that would strike others.
+
+    Raises:
+        BadInput: all kinds that may be drawn are of links, and none is used.
+    """
+    if not plan.drawn:
+        return plan
+    given: dict[str, Any] = {"steps": plan.workload.steps, "seed": plan.workload.seed}
+    given |= {"target": plan.target, "containers": plan.containers}
+    before = _drawn(plan.drawn, plan.layout, **given)
+    others = tuple(fault for fault in plan.faults if fault not in before)
+    faults = (*others, *_drawn(plan.drawn, plan.layout, **given, dialled=dialled))
+    check_faults(faults, containers=plan.containers)
+    check_links(faults, plan.target)
+    return replace(plan, faults=faults)
+
+
+def unused(plan: Plan, dialled: Dialled) -> list[Fault]:
+    """The faults of a plan that strike links which no task uses."""
+    of_links = ((fault, kinds()[fault.kind].one_way) for fault in plan.faults if fault.region and fault.links)
+    return [fault for fault, one_way in of_links if not dialled.carries(fault.region, fault.links, one_way=one_way)]
 
 
 def _words(options: Options) -> list[str]:
@@ -280,24 +313,37 @@ def _planned(
     if not str(given):
         return ()
     if _is_drawn(given):
-        phases, shared, sent = target.phases, target.shared, target.push_alone
-        drawn = drawn_plan(
-            str(given),
-            layout=layout,
-            steps=steps,
-            seed=seed,
-            phases=phases,
-            shared=shared,
-            sent=sent,
-            containers=containers is not None,
-        )
-        return tuple(fault for fault in drawn if not hides(containers, fault))
+        return _drawn(str(given), layout, steps=steps, seed=seed, target=target, containers=containers)
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
     if isinstance(given, str) and "=" in given and not Path(given).is_file():
         problem = "is no file, and no plan: one begins with [[fault]], or fault = [{...}]"
         raise BadInput("--faults", problem, value=given.strip().partition("\n")[0])
     return load_plan(Path(given), layout=layout, steps=steps)
+
+
+def _drawn(
+    text: str,
+    layout: Layout,
+    *,
+    steps: int,
+    seed: int,
+    target: Target,
+    containers: Containers | None,
+    dialled: Dialled | None = None,
+) -> tuple[Fault, ...]:
+    drawn = drawn_plan(
+        text,
+        layout=layout,
+        steps=steps,
+        seed=seed,
+        phases=target.phases,
+        shared=target.shared,
+        sent=target.push_alone,
+        containers=containers is not None,
+        dialled=dialled,
+    )
+    return tuple(fault for fault in drawn if not hides(containers, fault))
 
 
 def _is_drawn(given: str | Path) -> bool:

@@ -21,12 +21,18 @@ from .folder import log_of, log_tail
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run is doing: each task's state, steps acknowledged so far and in all, steps per second of all workers."""
+    """How a run is doing: each task's state, steps acknowledged so far and in all, steps per second of all workers.
+
+    ``unused`` and ``undialled`` are said once, before the run: faults of its plan that strike links which no task of
+    the calibration used; and that none used any, so a drawn plan has no faults of the network.
+    """
 
     tasks: dict[str, str]
     steps: int
     total: int
     rate: float
+    unused: tuple[str, ...] = ()
+    undialled: bool = False
 
 
 Notify = Callable[[Progress], None]

@@ -7,22 +7,24 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import structs
 
+from ..faults.partitions import Dialled
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import Launcher, launchers
 from ..launchers.local import LocalLauncher
+from ..layout import Link
 from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, finished, learning_rate
 from .container_setup import need_gpus
 from .execute import execute
-from .plan import Plan
-from .progress import Notify
+from .plan import Plan, fitting, unused
+from .progress import Notify, Progress
 
 if TYPE_CHECKING:
     from ..faults.toxiproxy import Toxiproxy
@@ -30,13 +32,21 @@ if TYPE_CHECKING:
 _Key = tuple[str, tuple[str, ...] | Containers | None]
 
 
+@dataclass(frozen=True)
+class _Calibrated:
+    """What a calibration has found: the learning rate, and which tasks dial which, where there were proxies."""
+
+    rate: float
+    dialled: Dialled | None
+
+
 class Session:
-    """Launchers by what they preload, and units by target. One plan at a time; not for several threads at once."""
+    """Launchers by what they preload, and what calibrations found. One plan at a time; not for several threads."""
 
     def __init__(self) -> None:
         self._server: tuple[LocalLauncher, Toxiproxy] | None = None
         self._launchers: dict[_Key, Launcher] = {}
-        self._rates: dict[tuple[str, ...], float] = {}
+        self._known: dict[tuple[str | bool, ...], _Calibrated] = {}
         self._lock = threading.Lock()
         self.clusters = 0
 
@@ -79,13 +89,20 @@ class Session:
         """
         with self._lock:
             need_gpus(plan.layout, containers=plan.containers is not None)
-            proxied = plan.containers is None and any(fault.proxied for fault in plan.faults)
-            server = self.server() if proxied else None  # containers have one of their own
             launcher = self.launcher(plan)
-            unit = self._unit(plan, launcher)
-            if isinstance(unit, Manifest):
-                return unit
+            known = self._calibrated(plan, launcher)
+            if isinstance(known, Manifest):
+                return known
+            unit = _unit(plan, known)
             plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
+            idle: list[str] = []
+            if known is not None and known.dialled is not None:
+                plan = fitting(plan, known.dialled)
+                idle = [f"{fault.kind} {fault}" for fault in unused(plan, known.dialled)]
+                undialled = bool(plan.drawn) and not known.dialled.pairs
+                if idle or undialled:
+                    notify(Progress({}, 0, 0, 0.0, unused=tuple(idle), undialled=undialled))
+            server = self._server_for(plan)
             try:
                 for beside in _beside(plan):
                     self._execute(beside, launcher)
@@ -96,28 +113,32 @@ class Session:
                 self._close_server()
                 raise
             manifest.times_s["warm"] = round(launcher.ready_s, 3)
+            manifest.unused = idle
             manifest.write(plan.out)
             return manifest
+
+    def _server_for(self, plan: Plan) -> Toxiproxy | None:
+        """What a plan of local processes needs for its proxies; containers have one of their own."""
+        return self.server() if plan.containers is None and plan.proxied else None
 
     def _execute(self, plan: Plan, launcher: Launcher, **more: Any) -> Manifest:
         self.clusters += 1
         return execute(plan, launcher, **more)
 
-    def _unit(self, plan: Plan, launcher: Launcher) -> float | Manifest:
-        """The unit of the ledger; or the calibration that did not come to its end, in the place of the run."""
+    def _calibrated(self, plan: Plan, launcher: Launcher) -> _Calibrated | Manifest | None:
+        """What is known of a target, None if its unit is; or the calibration that did not come to its end."""
         if plan.target.unit is not None:
-            return plan.target.unit(plan.layout)
-        layout = plan.layout
-        key = (plan.target.source, _stamp(plan.target.source), layout.update, layout.reduction, str(layout.ps))
-        if key not in self._rates:
-            rate = self._calibrate(plan, launcher)
-            if isinstance(rate, Manifest):
-                return rate
-            self._rates[key] = rate
-        share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
-        return UNIT * self._rates[key] / share
+            return None
+        layout, source = plan.layout, plan.target.source
+        key = (source, _stamp(source), layout.update, layout.reduction, str(layout.ps), plan.proxied)
+        if key not in self._known:
+            found = self._calibrate(plan, launcher)
+            if isinstance(found, Manifest):
+                return found
+            self._known[key] = found
+        return self._known[key]
 
-    def _calibrate(self, plan: Plan, launcher: Launcher) -> float | Manifest:
+    def _calibrate(self, plan: Plan, launcher: Launcher) -> _Calibrated | Manifest:
         """As few workers as the target takes, three steps; the folder is kept only if something is wrong with it.
 
         A crash or a hang is judged in the place of the run: it is one without a fault.
@@ -134,9 +155,11 @@ class Session:
             schedule="constant",
         )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
+        calm = _calm(plan, out=folder, layout=layout, workload=workload, learns=plan.proxied)
+        server = self._server_for(calm)
         launcher.scratch(folder)
         try:
-            manifest = self._execute(_calm(plan, out=folder, layout=layout, workload=workload), launcher)
+            manifest = self._execute(calm, launcher, server=server)
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -151,7 +174,8 @@ class Session:
             return manifest
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)
-        return rate
+        pairs = ((link.source, link.destination) for link in map(Link.parse, manifest.dialled))
+        return _Calibrated(rate, Dialled.seen(pairs, shared=manifest.shared_spec) if calm.learns else None)
 
     def close(self) -> None:
         """End all keepers."""
@@ -164,6 +188,16 @@ class Session:
         server, self._server = self._server, None
         if server is not None:
             server[0].close()
+
+
+def _unit(plan: Plan, known: _Calibrated | None) -> float:
+    """What one gradient, applied once, leaves in a slot."""
+    layout = plan.layout
+    if plan.target.unit is not None:
+        return plan.target.unit(layout)
+    assert known is not None
+    share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
+    return UNIT * known.rate / share
 
 
 def _key(plan: Plan) -> _Key:
