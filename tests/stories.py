@@ -145,13 +145,15 @@ class Story:
                 probe.resume(self.next_step(worker))
 
     def finish(self, *reasons: Reason) -> Judged:
-        """Train what is left, read once more, end, judge."""
-        for worker in range(len(self.probes)):
+        """All workers but those that are dead train what is left, read once more and end; judge."""
+        alive = [worker for worker in range(len(self.probes)) if f"worker:{worker}" not in self.exits]
+        for worker in alive:
             while self.next_step(worker) < self.steps:
                 self.step(worker)
         for worker in range(len(self.probes)):
             (self.folder / "done" / f"worker-{worker}").touch()
-        for worker, probe in enumerate(self.probes):
+        for worker in alive:
+            probe = self.probes[worker]
             probe.wait_for_all()
             self.read(worker, final=True)
             probe.close()

@@ -143,6 +143,41 @@ def test_workers_that_do_not_end_are_named_as_that(tmp_path):
     assert explain(judged).count(said) == 1, "its witness has said it"
 
 
+@pytest.mark.parametrize("answered", ["once applied", "before", "never"])
+@pytest.mark.parametrize("worker", [0, 1])
+def test_async_goes_on_without_a_worker_that_was_killed_for_good(tmp_path, worker, answered):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.step(0, 3)
+    story.step(1, 3)
+    if answered != "before":
+        story.step(worker, answer=False, apply=None if answered == "once applied" else ())
+    story.kill(f"worker:{worker}")
+    judged = story.finish()
+    assert judged.exit_code == 0, explain(judged)
+    assert {"R1", "R2", "A5", "L1"} <= {name for name, status in statuses(judged).items() if status == "valid"}
+
+
+@pytest.mark.parametrize("whose", [0, 1])
+@pytest.mark.parametrize(("how", "found"), [({"apply": [0]}, "R1"), ({"twice": True}, "R2")])
+def test_and_what_is_wrong_is_found_all_the_same(tmp_path, whose, how, found):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.step(0, 2)
+    story.step(1, 2)
+    story.step(whose, **how)
+    if "twice" in how:
+        story.put(0, whose, 2)
+    story.applied = [[3 if w == whose else 2 for w in (0, 1)] for _ in story.applied]
+    story.kill("worker:1")
+    assert found in violated(story.finish())
+
+
+def test_sync_does_not(tmp_path):
+    """Nor is a record whole of which the fault that ended it was not seen."""
+    story = Story(tmp_path / "run", claims=CLAIMS, update="sync")
+    story.kill("worker:1")
+    assert "valid" not in statuses(story.end("finished")).values()
+
+
 GANG = TaskFailed("worker:1", -signal.SIGTERM)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from psconform.checks.registry import judge_history
+from psconform.history.build import load_history
 from psconform.probe import Probe
 
 from .bugs import WHEN, WHO
@@ -94,6 +98,20 @@ def test_a_retry_with_the_same_gradient_is_valid(tmp_path, kind, workload):
     judged, wrong = found(kind, tmp_path / "run", workload=workload)
     assert not wrong
     assert judged.exit_code == 0
+
+
+@pytest.mark.parametrize("kind", [ReadsAgain, ComputesAnew])
+def test_a_worker_that_ends_before_it_sends_a_step_again_is_not_accused(tmp_path, kind):
+    folder = kind(shards=(0, 1), steps=6).run(tmp_path / "run")
+    path = folder / "events" / f"worker-{WHO}.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    pushes = [number for number, name in enumerate(kinds) if name == "push"]
+    again = pushes[WHEN + 1]
+    assert kinds[again - 1] == "read"
+    path.write_bytes(b"".join(lines[:again]))
+    verdicts = judge_history(load_history(folder))
+    assert not [verdict for verdict in verdicts if verdict.status == "violated"]
 
 
 @pytest.mark.parametrize("kind", [ComputesAnew, NamesTheStep])

@@ -76,8 +76,8 @@ def _in_full(history: History, stop: Stop | NoEnd) -> Iterator[str]:
 def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
-    With the claim ``progress``, training ends as if nothing had happened, all faults being healed; with
-    ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a
+    With the claim ``progress``, training ends as if nothing had happened (nothing is owed after a fault that is not
+    healed); with ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a
     traceback, a fatal message or a last line with a word for what went wrong (``SomeError: ...``, failed, lost,
     refused, timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause
     explains the SIGTERM or SIGABRT of its peers; any other end by a signal that psconform did not send names nothing.
@@ -100,7 +100,8 @@ def no_hang(history: History) -> Verdict:
         return not_judged("needs a fault: --kill, --stop, --poison or --faults")
     owed = history.left  # a job that may go on without a worker owes progress without it
     lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
-    if lasting and history.claims.liveness == "progress":
+    went_on = history.ended == "finished" and not history.stops and not history.endless
+    if lasting and history.claims.liveness == "progress" and not went_on:
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     return _after_healing(history)
 

@@ -316,7 +316,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     for worker in history.workers if not history.stops else ():  # then, what is missing did not happen
         task = Task("worker", worker.index)
         lacks = []
-        left = task in history.left  # as the layout says it may
+        left = task in (history.left if history.layout.drop_after else history.gone)  # nobody waits for it
         if not worker.ended and not left and task not in slipped:
             lacks.append("its record has no end event, so it was killed or cut short")
         if (pushed := len(worker.pushes)) < (due := _due(history, worker)):
@@ -332,6 +332,8 @@ def _due(history: History, worker: Worker) -> int:
     """How many gradients a worker had to push."""
     if history.dynamic or (history.layout.quorum and worker.ended and _rounds_over(history)):
         return 0  # where a round does not wait for all, the rounds may be over before it has pushed all of its steps
+    if not history.layout.drop_after and Task("worker", worker.index) in history.gone:
+        return len(worker.pushes)  # with a --drop-after the job says what it goes on without
     return int((~history.excused | (history.outcomes != 0))[worker.index].sum())
 
 
@@ -396,7 +398,8 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
 def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
     exits = {event.of: event for event in file.events if isinstance(event, Exit) and not event.second}
     said = {reason.task for reason in manifest.reasons if isinstance(reason, FailedAfterEnd)}
-    for task in (task for task in history.left if str(task) in exits):
+    ended = history.left if history.layout.drop_after else history.gone
+    for task in (task for task in ended if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]
     for name, event in exits.items():

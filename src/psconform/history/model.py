@@ -338,10 +338,17 @@ class History:
         return next((fault.file for fault in files if not any(map(fault.damaged, names))), "")
 
     @cached_property
+    def gone(self) -> frozenset[Task]:
+        """Workers that were killed for good where the others do not wait for them: async, or with ``--drop-after``."""
+        if self.layout.update == "sync" and not self.layout.drop_after:
+            return frozenset()
+        killed = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS}
+        return frozenset(task for task in self.layout.worker_tasks if str(task) in killed)
+
+    @cached_property
     def left(self) -> frozenset[Task]:
-        """Workers, the chief not among them, that were killed for good in a job that may go on without them."""
-        gone = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS} if self.layout.drop_after else ()
-        return frozenset(task for task in self.layout.worker_tasks if str(task) in gone and task.index)
+        """Those of them, the chief not among them, without which a job with ``--drop-after`` owes its progress."""
+        return frozenset(task for task in self.gone if task.index) if self.layout.drop_after else frozenset()
 
     @cached_property
     def due(self) -> Ints:

@@ -430,8 +430,9 @@ class _Execution:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
+            without = self.layout.drop_after or self.layout.update == "async"
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
-                file.write("" if struck and self.layout.drop_after else "dead\n")
+                file.write("" if struck and without else "dead\n")
         if self.states[task] == "failed" and over and closed(events):
             self.states[task] = "ended"
             last = last_error(log_text(self.folder, task)).line
