@@ -50,7 +50,8 @@ def applied_by(log: Path) -> tuple[Counter[tuple[str, ...]], int]:
     """
     applied: list[tuple[str, ...]] = []
     saved: dict[str, list[tuple[str, ...]]] = {}
-    starts, coordinator = 0, ()
+    coordinator: tuple[str, ...] = ()
+    starts = 0
     for line in log.read_text(encoding="ascii").splitlines() if log.exists() else ():  # else it came up too late
         first, *others = line.split()
         if first == "save":
