@@ -1,9 +1,10 @@
 """Whether verdicts on foreign trainers agree with what their own parameter servers logged, under drawn faults.
 
-Three trainers over sockets (benchmarks/foreign/trainer.py), none of them written for psconform's habits, each under
-drawn fault plans. Each ps logs what it applies; from that log alone an oracle says whether each gradient is in the
-parameters exactly once, and whether training came to its end. A run agrees if it is violated in a guarantee about
-delivery only where the log shows a gradient that is lost or doubled, and valid only where it shows none.
+Three trainers over sockets (benchmarks/foreign/trainer.py) and two on TensorFlow's ParameterServerStrategy
+(benchmarks/foreign/strategy.py), none of them written for psconform's habits, each under drawn fault plans. Each ps
+logs what it applies; from that log alone an oracle says whether each gradient is in the parameters as often as it
+should be, and whether training came to its end. A run agrees if it is violated in a guarantee about delivery only where
+the log shows a gradient that is lost or doubled, and valid only where it shows none.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from psconform.errors import PsconformError
 from psconform.history.manifest import Manifest
 from psconform.history.reasons import Missed
 
-STYLES = ("fragile", "retry", "checkpoint")
+SOCKETS, TENSORFLOW = ("fragile", "retry", "checkpoint"), ("strategy", "strategy-checkpoint")
 STEPS = 40
+PATIENCE_S = {**dict.fromkeys(SOCKETS, 10.0), **dict.fromkeys(TENSORFLOW, 60.0)}  # which takes its time to start
 TRIED = (Missed.NOT_OBSERVED, Missed.NOT_HEALED, Missed.LEFT_UNHEALED)
 HOW_IT_ENDED = frozenset(("L0", "L1", "L2", "L3"))
 
@@ -39,20 +41,41 @@ class Truth:
     complete: bool
 
 
+def applied_by(log: Path) -> tuple[Counter[tuple[str, ...]], int]:
+    """What is in the parameters of a ps, by its log, and how often they have begun anew.
+
+    A line for each gradient: the worker, its step and, of a trainer that claims at-least-once, the number of the
+    sending, each of which may be applied once; then the coordinator, if there is one: one that has been replaced can
+    change only parameters that nobody reads any more.
+    """
+    applied: list[tuple[str, ...]] = []
+    saved: dict[str, list[tuple[str, ...]]] = {}
+    coordinator: tuple[str, ...] = ()
+    starts = 0
+    for line in log.read_text(encoding="ascii").splitlines() if log.exists() else ():  # else it came up too late
+        first, *others = line.split()
+        if first == "save":
+            saved[others[0]] = list(applied)
+        elif first in ("start", "restore"):
+            applied = list(saved[others[0]]) if first == "restore" else []
+            starts, coordinator = starts + (first == "start"), tuple(others[1:])
+        elif tuple(others[2:]) == coordinator:
+            applied.append((first, *others[:2]))
+    return Counter(applied), max(0, starts - 1)
+
+
 def truth_of(run: Run) -> Truth:
     """From the logs alone, and from how each task ended."""
     manifest = Manifest.read(run.folder)
-    due = {(worker, step) for worker in range(manifest.layout.workers) for step in range(manifest.workload.steps)}
+    due = {(str(w), str(step)) for w in range(manifest.layout.workers) for step in range(manifest.workload.steps)}
     lost = doubled = anew = 0
     for ps in range(manifest.layout.ps):
-        log = run.folder / f"applied-{ps}.log"
-        lines = log.read_text(encoding="ascii").splitlines() if log.exists() else ["start"]  # it came up too late
-        starts = [number for number, line in enumerate(lines) if line == "start"]
-        anew += len(starts) - 1
-        last = [tuple(map(int, line.split())) for line in lines[starts[-1] + 1 :]]
+        applied, more = applied_by(run.folder / f"applied-{ps}.log")
+        anew += more
         state = run.folder / f"state-{ps}"
-        applied = Counter(pickle.loads(state.read_bytes())[1] if state.exists() else last)
-        lost += sum(applied[gradient] == 0 for gradient in due)
+        if state.exists():
+            applied = Counter((str(worker), str(step)) for worker, step in pickle.loads(state.read_bytes())[1])
+        lost += len(due - {gradient[:2] for gradient in applied})
         doubled += sum(count > 1 for count in applied.values())
     ended = all((run.folder / "done" / f"worker-{w}").is_file() for w in range(manifest.layout.workers))
     dead = any(f.read_text() for f in (run.folder / "done").iterdir())
@@ -72,7 +95,7 @@ def main() -> int:
     """0 if every decided run agrees, and at least 95 of 100 are decided."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=25, help="drawn plans for each trainer")
-    parser.add_argument("--style", nargs="+", default=list(STYLES), choices=STYLES)
+    parser.add_argument("--style", nargs="+", default=list(PATIENCE_S), choices=PATIENCE_S)
     parser.add_argument("--first", type=int, default=0, metavar="SEED")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
@@ -82,8 +105,9 @@ def main() -> int:
             out = Path(tempfile.mkdtemp(prefix="psconform-agreement-"))
             layout = f"ps={1 + seed % 3},worker={2 + seed % 2}"
             given: dict[str, Any] = {"layout": layout, "update": "async", "steps": STEPS, "seed": seed}
+            given["patience_s"] = PATIENCE_S[style]
             try:
-                run = judge(target, out=out, patience_s=10.0, faults="random", **given)
+                run = judge(target, out=out, faults="random", **given)
             except PsconformError as error:
                 outcome, more = "failed", str(error)
             else:
