@@ -7,12 +7,15 @@ import pytest
 from psconform.errors import BadInput, PsconformError
 from psconform.runner.replay import stored_plan
 
+from .memory import memory_cgroup
+from .waits import only_one_is_killed
+
 pytestmark = pytest.mark.engine
 
 TRAINER = """
 import os, signal, sys, threading, time
 
-how, when = {how!r}, {when!r}
+how, when, cgroup = {how!r}, {when!r}, {cgroup!r}
 
 def serve():
     time.sleep(1000)
@@ -47,6 +50,10 @@ for step in range(probe.steps):
             sys.exit(137)
         elif how == "disk":
             raise OSError(28, os.strerror(28))
+        elif cgroup:
+            with open(cgroup, "w") as file:
+                file.write(str(os.getpid()))
+            kept = [bytearray(b"x") * 2**20 for _ in range(256 if how == "allocates" else 1)]
     probe.push(step)
     theta -= 0.5 * gradient * (0 if here and how == "lost" and step == 0 else 1)
     theta -= 0.5 * gradient * (1 if here and how == "doubled" and step == 0 else 0)
@@ -61,8 +68,9 @@ if how == "saves":
 
 @pytest.fixture
 def run(judge, tmp_path):
-    def judged(how, when="run", **options):
-        (tmp_path / "train.py").write_text(TRAINER.format(how=how, when=when), encoding="utf-8")
+    def judged(how, when="run", *, cgroup="", **options):
+        source = TRAINER.format(how=how, when=when, cgroup=str(cgroup))
+        (tmp_path / "train.py").write_text(source, encoding="utf-8")
         command = 'command = ["{python}", "{here}/train.py", "{job}"]'
         text = f'name = "odd"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
         (tmp_path / "target.toml").write_text(f"{text}[claims.async]\n", encoding="utf-8")
@@ -97,9 +105,23 @@ def test_training_that_does_not_complete(run, how, when, witness):
     [("killed", "SIGKILL came from outside"), ("shell", "SIGKILL came from outside"), ("disk", "a disk was full")],
 )
 def test_what_the_trainer_is_not_to_blame_for(run, how, when, cause):
-    judged = run(how, when)
+    with only_one_is_killed():
+        judged = run(how, when)
     assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
     assert cause in judged.verdicts["L0"].reason
+
+
+@pytest.mark.parametrize("when", ["calibration", "run"])
+def test_the_oom_killer(run, when):
+    """The kernel ends a worker that allocates more than its memory cgroup may have; with less than that all is well."""
+    with only_one_is_killed(), memory_cgroup(64 << 20) as cgroup:
+        judged = run("allocates", when, cgroup=cgroup)
+        healthy = run("fits", when, cgroup=cgroup)
+    assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
+    assert judged.verdicts["L0"].status == "unknown"
+    assert judged.verdicts["L0"].reason == "worker:0 was ended by signal 9: the OOM killer ended it"
+    assert "valid" not in {verdict.status for verdict in judged.verdicts.values()}
+    assert healthy.valid, healthy.explain()
 
 
 def test_a_calibration_that_did_not_complete_is_not_replayed(run):
@@ -134,7 +156,7 @@ def test_a_first_gradient_that_is_lost_or_doubled_gets_a_verdict(run, how, times
 
 
 def test_both_and_the_run_is_judged_by_the_right_rate(judge, tmp_path):
-    source = TRAINER.format(how="doubled", when="run").replace("here = when == ", "here = True or ")
+    source = TRAINER.format(how="doubled", when="run", cgroup="").replace("here = when == ", "here = True or ")
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     command = 'command = ["{python}", "{here}/train.py", "{job}"]'
     text = f'name = "odd"\ntf_config = false\n[jobs.ps]\n{command}\nexits = false\n[jobs.worker]\n{command}\n'
