@@ -13,6 +13,8 @@ from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
 from .mutations import rechained
+from .replicas import Ring
+from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import CLAIMS, statuses, violated, witness
 
@@ -75,6 +77,7 @@ def test_a_worker_that_exits_too_early(story):
     judged = story.end("finished")
     assert statuses(judged) == {"L0": "violated"}, explain(judged)
     assert witness(judged, "L0")[0] == f"worker:0 ended with status 0 after 3 of {story.steps} steps"
+    assert witness(judged, "L0")[1].startswith("worker:0 recorded ack last, of step 2")
     story.manifest.dynamic_work = True
     story.manifest.write(story.folder)
     assert "L0" not in violated(judge_folder(story.folder))
@@ -103,6 +106,13 @@ def test_an_attempt_excuses_and_proves_nothing(story):
     assert statuses(judged) == {"L1": "unknown"}
     assert "was injected and not observed" in reasons_of(judged)["L1"]
     assert reasons_of(judged)["L0"] == "needs a run without faults"
+
+
+def test_nor_does_it_where_a_task_does_not_end(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    judged = story.finish(attempted(story), NoEnd(("ps:0",), 60.0))
+    assert {*statuses(judged).values()} == {"unknown"}
+    assert "stop worker:1 at 5 was injected and not observed, and then ps:0 did not end" in reasons_of(judged)["L1"]
 
 
 def test_a_run_with_an_attempt_is_judged(tmp_path):
@@ -135,6 +145,7 @@ GANG = TaskFailed("worker:1", -signal.SIGTERM)
         (GANG, "valid"),
         (TaskFailed("worker:1", -signal.SIGABRT), "valid"),
         (TaskFailed("worker:1", -signal.SIGSEGV), "violated"),
+        (TaskFailed("worker:1", -signal.SIGKILL, cause=Cause.KILLED), "violated"),
         (TaskFailed("worker:1", 3), "violated"),
     ],
 )
@@ -205,3 +216,23 @@ def test_a_crash_counts_beside_a_peer_that_a_supervisor_has_killed(story, status
 
 def test_an_old_record_of_a_killed_task_accuses_nobody(story):
     assert statuses(story.end("finished", TaskFailed("worker:0", -signal.SIGKILL))) == {"L0": "unknown"}
+
+
+def test_a_calibration_that_does_not_say_why_it_did_not_complete_is_unknown(tmp_path):
+    story = Story(tmp_path / "run")
+    story.manifest.calibration = True
+    assert statuses(story.finish()) == {"L0": "unknown"}
+
+
+@pytest.mark.parametrize(
+    "trainer", [Trainer(workload="quadratic"), Ring(local_steps=2)], ids=["a model", "local steps"]
+)
+def test_whatever_is_trained_it_has_to_complete(tmp_path, trainer):
+    assert statuses(trainer.judge(tmp_path / "run"))["L0"] == "valid"
+
+
+def test_who_failed_beside_a_hang_is_named_once(story):
+    """Of the others it is said what they did last."""
+    judged = story.end("stalled", CRASH, NoProgress(60))
+    said = [line.partition(" recorded ")[0] for line in witness(judged, "L0") if " recorded " in line]
+    assert sorted(said) == ["ps:0", "ps:1", "worker:0", "worker:1"]
