@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from psconform.history.reasons import Cause, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
+from psconform.faults.kinds import kinds
+from psconform.history.reasons import Cause, FailedAfterEnd, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
@@ -29,11 +30,18 @@ def story(tmp_path):
     return made
 
 
+def exited(story, name, status, **more):
+    """How a task has ended; those of which nothing is said end with 0."""
+    story.log.write("exit", of=name, status=status, **more)
+    story.exits[name] = status
+
+
 def reasons_of(judged):
     return {verdict.guarantee: verdict.reason for verdict in judged.verdicts}
 
 
 def test_a_crash(story):
+    exited(story, "worker:0", 1)
     judged = story.end("finished", CRASH)
     assert statuses(judged) == {"L0": "violated"}
     assert judged.exit_code == 1
@@ -69,6 +77,7 @@ def test_a_task_that_does_not_end(tmp_path):
     assert violated(judged) == {"L0"}
     assert statuses(judged)["R1"] == "valid"  # training was over
     assert witness(judged, "L0")[0].startswith("ps:0 did not end within 60 s of the last worker (exits = false")
+    assert "ps:0 recorded nothing" in witness(judged, "L0")
 
 
 def test_a_worker_that_exits_too_early(story):
@@ -236,3 +245,88 @@ def test_who_failed_beside_a_hang_is_named_once(story):
     judged = story.end("stalled", CRASH, NoProgress(60))
     said = [line.partition(" recorded ")[0] for line in witness(judged, "L0") if " recorded " in line]
     assert sorted(said) == ["ps:0", "ps:1", "worker:0", "worker:1"]
+
+
+def test_who_failed_has_not_ended_with_0(story):
+    """Its record is closed, and steps are missing: that is the crash, and nothing else."""
+    story.probes[0].close()
+    exited(story, "worker:0", 1)
+    judged = story.end("finished", CRASH)
+    assert not any("ended with status 0" in line for line in witness(judged, "L0"))
+
+
+def test_who_was_stopped_has_not_ended_too_early(story):
+    """psconform ended a run that hung; of worker:0, which had closed its record, with SIGTERM, which it heeds."""
+    story.probes[0].close()
+    exited(story, "worker:0", 0, stopped=True)
+    judged = story.end("stalled", NoProgress(60))
+    assert not any("ended with status 0" in line for line in witness(judged, "L0"))
+
+
+def test_the_end_of_a_second_process_is_not_the_tasks(story):
+    """worker:0 hangs; a second process of it, that psconform has started, ends with 0."""
+    doubles = next(name for name, kind in kinds().items() if kind.harm == "doubles")
+    story.fault(doubles, "worker:1")
+    story.probes[0].close()
+    exited(story, "worker:0", -signal.SIGTERM, stopped=True)
+    exited(story, "worker:0", 0, incarnation=1, second=True)
+    judged = story.end("stalled", NoProgress(60))
+    assert not any("ended with status 0" in line for line in witness(judged, "L1"))
+
+
+def test_nor_is_it_a_gap_how_a_second_process_has_ended(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    doubles = next(name for name, kind in kinds().items() if kind.harm == "doubles")
+    story.fault(doubles, "worker:1")
+    exited(story, "worker:1", 0)
+    exited(story, "worker:1", -signal.SIGKILL, incarnation=1, second=True)
+    judged = story.finish()
+    assert not judged.history.gaps
+
+
+def test_what_psconform_ends_has_not_failed(tmp_path):
+    """A ps serves until it is stopped."""
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "ps:0", -signal.SIGTERM, stopped=True)
+    judged = story.finish()
+    assert {*statuses(judged).values()} == {"valid"}, explain(judged)
+
+
+def test_a_failure_after_the_record_was_closed_is_a_note(tmp_path):
+    """Training was over, and nothing of it is missing."""
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "worker:1", 1)
+    judged = story.finish(FailedAfterEnd("worker:1", 1, "Aborted"))
+    assert {*statuses(judged).values()} == {"valid"}, explain(judged)
+    assert "worker:1 failed with status 1 after it had closed its record; its log ends: Aborted" in judged.history.notes
+
+
+def test_a_failure_that_nobody_explains_is_a_gap(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "worker:1", 1)
+    assert story.finish().history.gaps == ("worker:1 failed with status 1",)
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_a_run_without_an_end_is_not_judged_valid(tmp_path, status):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.finish()
+    story.manifest.status = status
+    story.manifest.write(story.folder)
+    judged = judge_folder(story.folder)
+    assert {*statuses(judged).values()} == {"unknown"}
+    assert f"the run is {status}, not finished" in judged.history.gaps
+
+
+def test_a_crash_before_the_first_step_says_so(tmp_path):
+    """Nothing was trained, and that is the crash's doing."""
+    story = Story(tmp_path / "run")
+    judged = story.end("finished", CRASH)
+    assert statuses(judged) == {"L0": "violated"}
+    assert reasons_of(judged)["R1"] == "training ended by an error before the first step"
+
+
+def test_a_hang_says_so(story):
+    judged = story.end("stalled", NoProgress(60))
+    assert statuses(judged) == {"L0": "violated"}
+    assert reasons_of(judged)["R1"] == "training hung at step 2"
