@@ -26,6 +26,10 @@ if how == "import":
     import no_such_module
 if how == "silent":
     sys.exit(0)
+if how == "killed at once":
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "late":
+    time.sleep(1)
 from psconform.probe import Probe
 probe = Probe.from_env()
 here = when == ("calibration" if probe.steps == 3 else "run")
@@ -139,6 +143,21 @@ def test_a_task_that_ends_before_its_probe_starts_is_the_set_up(run, how):
     assert "worker-0.log" in said
     wanted = "ModuleNotFoundError: No module named 'no_such_module'" if how == "import" else "Does its trainer use"
     assert wanted in said
+
+
+def test_who_is_killed_before_it_starts_is_no_set_up(run):
+    """Neither is the trainer to blame."""
+    with only_one_is_killed():
+        judged = run("killed at once")
+    assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
+    assert "SIGKILL came from outside" in judged.verdicts["L0"].reason
+
+
+def test_who_is_killed_by_a_fault_before_it_starts_is_no_set_up(run):
+    """Its probe may not have started by then."""
+    judged = run("late", kill="worker:0@0s", restart_after="never")
+    assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
+    assert "1 of 1 faults observed" in judged.explain()
 
 
 @pytest.mark.parametrize("how", ["", "saves"])

@@ -44,11 +44,11 @@ def completes(history: History) -> Verdict:
     """
     if history.injected:
         return not_judged("needs a run without faults")
-    if history.gaps:
-        return unknown(history.incomplete)
     outside = [failed for failed in history.failed if failed.cause or failed.status == -signal.SIGKILL]
     if outside and len(outside) == len(history.failed):
         return unknown(f"{outside[0].how}: {outside[0].cause or Cause.KILLED}")
+    if history.gaps:
+        return unknown(history.incomplete)
     if history.calibration and not history.stops and not history.endless:
         return unknown("calibration did not take its steps")
     if history.stops or history.endless:
