@@ -119,8 +119,8 @@ def test_what_the_trainer_is_not_to_blame_for(run, how, when, cause):
 def test_the_oom_killer(run, when):
     """The kernel ends a worker that allocates more than its memory cgroup may have; with less than that all is well."""
     with only_one_is_killed(), memory_cgroup(64 << 20) as cgroup:
-        judged = run("allocates", when, cgroup=cgroup)
-        healthy = run("fits", when, cgroup=cgroup)
+        judged = run("allocates", when, cgroup=cgroup, patience_s=60.0)
+        healthy = run("fits", when, cgroup=cgroup, patience_s=60.0)
     assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
     assert judged.verdicts["L0"].status == "unknown"
     assert judged.verdicts["L0"].reason == "worker:0 was ended by signal 9: the OOM killer ended it"
