@@ -47,6 +47,8 @@ theta = probe.initial()
 probe.initialised([theta])
 if how == "the ps never starts":
     serve = threading.Event().wait()
+if how == "dies":
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
 for step in range(probe.steps):
     probe.read([theta])
     time.sleep(0.4 if how == "slow" and when == "run" else 0)
@@ -249,6 +251,16 @@ def test_who_is_killed_by_a_fault_before_it_starts_is_no_set_up(run):
     judged = run("late", kill="worker:0@0s", restart_after="never")
     assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
     assert "1 of 1 faults observed" in judged.explain()
+    assert (judged.folder / "done" / "worker-0").read_text(encoding="ascii") == "dead\n"
+
+
+def test_a_task_that_dies_of_another_signal_than_was_sent(run, tmp_path):
+    """It got SIGTERM and ended by SIGSEGV: that the fault took effect was not observed, nor that it did not."""
+    (tmp_path / "plan.toml").write_text('fault = [{kind = "term", task = "worker:0", at = 2}]', encoding="utf-8")
+    judged = run("dies", faults=tmp_path / "plan.toml")
+    assert "was injected and not observed, and then training ended by an error" in judged.verdicts["L1"].reason
+    assert (judged.violated, judged.exit_code) == ((), 2), judged.explain()
+    assert judged.verdicts["L0"].reason == "needs a run without faults"
 
 
 @pytest.mark.parametrize("how", ["", "saves"])

@@ -9,11 +9,13 @@ import pytest
 from psconform.checks import judge_history
 from psconform.faults.kinds import kinds
 from psconform.history.reasons import FaultMissed, Missed, NoEnd, NoProgress, TaskFailed
+from psconform.history.records import Harm, Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 from psconform.verdict import Coverage
 
+from .simulate import Trainer
 from .stories import CLAIMS, Story
 from .test_checks_recovery import ps_lost, statuses, violated, witness
 
@@ -107,6 +109,15 @@ def test_it_keeps_out_what_needs_a_run_without_faults(tmp_path):
     story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2), claims=dataclasses.replace(CLAIMS, barrier="full"))
     judged = story.finish(attempted(story, "stop", "worker:1"))
     assert {reason(judged, name) for name in ("L0", "S6")} == {"needs a run without faults"}
+
+
+@pytest.mark.parametrize("harm", [Harm.ENDS, Harm.AWAY])
+def test_it_keeps_out_what_needs_a_run_without_rollbacks_if_it_may_have_killed(tmp_path, harm):
+    """C2 is about training in which every gradient is applied once; a task that only waited keeps it so."""
+    history = Trainer(workload="quadratic", update="async").judge(tmp_path / "run").history
+    attempt = Struck("fault", "worker:1", "5", "", "", harm=harm, tasks=("worker:1",))
+    verdicts = {each.guarantee: each for each in judge_history(dataclasses.replace(history, attempts=(attempt,)))}
+    assert verdicts["C2"].status == ("not judged" if harm is Harm.ENDS else "valid")
 
 
 def test_a_fault_after_which_the_record_went_on_was_not_observed(story):
