@@ -9,7 +9,12 @@ import time
 import pytest
 
 from psconform.faults.kinds import kinds
+from psconform.history.build import _due
+from psconform.history.manifest import Workload
 from psconform.history.reasons import Cause, FailedAfterEnd, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
+from psconform.history.records import Poisoned
+from psconform.layout import Layout
+from psconform.probe import UNIT
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
@@ -253,6 +258,47 @@ def test_who_failed_has_not_ended_with_0(story):
     exited(story, "worker:0", 1)
     judged = story.end("finished", CRASH)
     assert not any("ended with status 0" in line for line in witness(judged, "L0"))
+
+
+@pytest.mark.parametrize(("closed", "found"), [(True, set()), (False, {"L0"})])
+def test_where_rounds_do_not_wait_for_all_the_last_may_come_too_late(tmp_path, closed, found):
+    """The rounds are over before worker:0 has taken all its steps: it closes its record, or it did not end so."""
+    story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2, quorum=1))
+    story.step(0, 3)
+    if closed:
+        story.probes[0].close()
+    exited(story, "worker:0", 0, recorded=True, recorded_bytes=1)
+    assert violated(story.end("finished")) == found
+
+
+def test_who_has_data_for_fewer_steps_has_not_ended_too_early(tmp_path):
+    """With --batches worker:1=3 it has taken all that it had, and worker:0 crashes later."""
+    story = Story(tmp_path / "run", workload=Workload(steps=12, unit=UNIT, batches=(("worker:1", 3),)))
+    story.step(0, 4)
+    story.step(1, 3)
+    story.probes[1].close()
+    judged = story.end("finished", CRASH)
+    assert not any("ended with status 0" in line for line in witness(judged, "L0")), explain(judged)
+
+
+def test_a_gradient_that_need_not_show_was_due_where_it_was_pushed(story):
+    """A poisoned one was refused: who has pushed it owes the others all the same."""
+    story.read(0, 3)
+    story.probes[0].push(3)
+    story.probes[0].ack(3, "failed")
+    history = story.end("finished", CRASH).history
+    poisoned = dataclasses.replace(history, poisons=(Poisoned(0, 3, "nan", seeded=True, at=0),))
+    assert poisoned.excused[0, 3]
+    assert _due(poisoned, poisoned.workers[0]) == story.steps
+
+
+def test_of_a_record_that_was_cut_nobody_knows_how_many_steps_there_were(story):
+    """worker:0 ended with 0 after a fault, and had recorded more than there is."""
+    story.fault("stop", "ps:0")
+    story.fault("stop", "ps:0", on=False)
+    exited(story, "worker:0", 0, recorded=True, recorded_bytes=10**6)
+    judged = story.end("finished")
+    assert {*statuses(judged).values()} == {"unknown"}, explain(judged)
 
 
 def test_who_was_stopped_has_not_ended_too_early(story):
