@@ -68,6 +68,20 @@ def test_a_crash_with_a_violation_before_it(tmp_path):
     assert "valid" not in statuses(judged).values()
 
 
+@pytest.mark.parametrize(("drop_after", "found"), [(0.0, "violated"), (10.0, "unknown")])
+def test_what_is_missing_of_a_record_excuses_only_what_it_may_have_said(tmp_path, drop_after, found):
+    """worker:0's gradient is applied twice. With --drop-after the record that was cut may have told of an absence."""
+    story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2, update="async", drop_after=drop_after))
+    story.step(0, 1, apply=[0], twice=True)
+    story.put(0, 0, 0)
+    story.theta[0] = story.theta[0] - story.probes[0].gradient(0)
+    story.step(0, 2)
+    exited(story, "worker:1", 0, recorded=True, recorded_bytes=10**6)
+    judged = story.end("finished", CRASH)
+    assert judged.history.missing
+    assert statuses(judged)["R1"] == found
+
+
 @pytest.mark.parametrize("cause", [Cause.OUT_OF_MEMORY, Cause.KILLED, Cause.DISK_FULL])
 def test_what_the_trainer_did_not_do_itself_is_named(story, cause):
     judged = story.end("finished", TaskFailed("worker:0", -signal.SIGKILL, cause=cause))

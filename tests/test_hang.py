@@ -112,17 +112,6 @@ def test_a_first_call_that_is_cut_off_is_no_acknowledgement_yet(judge, tmp_path)
     assert run.valid, run.explain()
 
 
-def test_who_was_stopped_for_longer_than_anybody_waits_has_time_once_it_goes_on(judge, tmp_path):
-    """No task owes progress while a fault lasts; after it there is --patience again."""
-    (tmp_path / "plan.toml").write_text('fault = [{kind = "stop", task = "worker:0", at = 5, for = "6s"}]')
-    slowly = "import signal, time\nsignal.signal(signal.SIGCONT, lambda *_: time.sleep(1))\n"
-    target = _lone(tmp_path, slowly + LONE.replace("time.sleep(2.5)", "pass"))
-    options = {"layout": "ps=1,worker=1", "update": "async", "steps": 9, "patience_s": 3.0}
-    run = judge(target, faults=tmp_path / "plan.toml", **options)
-    assert run.valid, run.explain()
-    assert run.verdicts["L1"].status == "valid"
-
-
 @pytest.mark.parametrize("slow", ["probe = Probe", "theta = probe.initial"])
 def test_a_process_that_is_started_again_may_take_its_time_to_come_up(judge, tmp_path, slow):
     """That time is the machine's, until it has recorded something: then it is its own."""
