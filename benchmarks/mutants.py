@@ -2,7 +2,8 @@
 
 ``python benchmarks/mutants.py`` draws 60 small changes of the checks, the history, the probe, the fault scheduler and
 the keeper, runs the tests that cover each of them in a copy of the checkout, and prints a table; ``--write
-docs/mutants.md`` writes it. A mutant is found if a test fails (or does not end) with it, does so again, and passes
+docs/mutants.md`` writes it. ``--area completion`` draws them all from the rules of what a run gets, however it ends
+(docs/verdicts.md). A mutant is found if a test fails (or does not end) with it, does so again, and passes
 without it. It resumes: results are lines of a file. A mutant that was found counts as long as its file and the test are
 the same, one that survived as long as sources and tests are. Exit code 1 if fewer than 9 of 10 were found, 2 if results
 are missing (--budget, --share, --only, Ctrl-C), else 0.
@@ -14,6 +15,7 @@ the checkout itself and runs one and the same command for each mutant.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import math
@@ -21,7 +23,8 @@ import random
 import sys
 import time
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +47,36 @@ FIRST, REST = 40, 500
 
 @dataclass(frozen=True)
 class Area:
-    """Files to change, and how many of 60 mutants are of them."""
+    """Files to change, or what has these names in one, and how many of 60 mutants are of them; 0: none, but --area."""
 
     share: int
     files: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
 
+
+COMPLETION = {
+    "src/psconform/checks/liveness.py": (
+        "WENT_ON GANG completes _in_full no_hang _after_healing _by_an_error _unrelated _concerns _names_error JUST_NS"
+    ),
+    "src/psconform/checks/registry.py": "judge_history _judge _guarded _untrained _doubt",
+    "src/psconform/history/build.py": "_last_words _faults _gaps _due _silent _stops _covered _ends",
+    "src/psconform/history/model.py": (
+        "incomplete failed cut no_final disturbed injected struck straight lost sent_once lasting rollbacks astray left"
+    ),
+    "src/psconform/history/reasons.py": "FaultMissed TaskFailed EndedEarly how_it_ended",
+    "src/psconform/history/logs.py": "SURVIVED LINES LONGEST last_error _traceback _kept",
+    "src/psconform/history/slips.py": "lost_sends slips_of Slipped",
+    "src/psconform/runner/calibrate.py": "finished _but_for_one",
+    "src/psconform/runner/execute.py": (
+        "execute watch _follow _check_started _all_closed _patience end _note _cause _grown _comes_up _oom_kills"
+    ),
+    "src/psconform/runner/fault_scheduler.py": (
+        "pending attempted lasting starting killed reported _reacted went_on returns record_attempts missing"
+    ),
+    "src/psconform/runner/verdicts.py": "exit_code coverage _plain",
+    "src/psconform/verdict.py": "Coverage exit_code",
+}
+"""The rules of docs/verdicts.md, by file: completion, coverage, disturbance, and runs that stopped early."""
 
 AREAS = {
     "checks": Area(24, ("src/psconform/checks/*.py",)),
@@ -56,6 +84,7 @@ AREAS = {
     "probe": Area(10, ("src/psconform/probe.py",)),
     "fault scheduler": Area(6, ("src/psconform/runner/fault_scheduler.py", "src/psconform/runner/fault_setup.py")),
     "keeper": Area(6, ("src/psconform/launchers/keeper.py",)),
+    "completion": Area(0, tuple(COMPLETION), COMPLETION),
 }
 
 Result = dict[str, Any]
@@ -101,8 +130,10 @@ def targets_of(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def shares(count: int) -> dict[str, int]:
-    """How many mutants of each area, by largest remainders."""
+def shares(count: int, area: str = "") -> dict[str, int]:
+    """How many mutants of each area, by largest remainders; or all of one."""
+    if area:
+        return {area: count}
     whole = sum(area.share for area in AREAS.values())
     exact = {name: count * area.share / whole for name, area in AREAS.items()}
     found = {name: int(number) for name, number in exact.items()}
@@ -117,7 +148,8 @@ def candidates(root: Path, area: str, files: list[str], seed: int) -> list[Mutan
     places: dict[tuple[str, int, int, str], list[Mutation]] = {}
     texts = {file: (root / file).read_text(encoding="utf-8") for file in files}
     for file, text in texts.items():
-        for mutation in mutations(text):
+        lines_of = named(text, AREAS[area].names.get(file, "").split())
+        for mutation in (each for each in mutations(text) if not lines_of or each.line in lines_of):
             places.setdefault((file, mutation.start, mutation.end, mutation.operator), []).append(mutation)
     order = list(places)
     generator.shuffle(order)
@@ -131,22 +163,36 @@ def candidates(root: Path, area: str, files: list[str], seed: int) -> list[Mutan
     return found
 
 
+def named(text: str, names: list[str]) -> set[int]:
+    """The lines of these functions, classes and constants of a source; raises SystemExit if it has one no more."""
+    found: dict[str, set[int]] = {name: set() for name in names}
+    for node in ast.walk(ast.parse(text)):
+        targets = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
+        for name in found.keys() & {getattr(node, "name", ""), *targets}:
+            found[name] |= {*range(node.lineno, node.end_lineno + 1)}  # type: ignore[attr-defined]
+    if lost := [name for name, lines in found.items() if not lines]:
+        raise SystemExit(f"there is no {', '.join(lost)} any more")
+    return set().union(*found.values())
+
+
 def mutated(root: Path, mutant: Mutant) -> str:
     """The file with the mutation."""
     return mutant.mutation.apply((root / mutant.file).read_text(encoding="utf-8"))
 
 
-def draw(root: Path, targets: dict[str, list[str]], *, seed: int, count: int, box: Sandbox) -> list[Mutant]:
-    """The mutants of this seed; one that cannot be imported is left out, and another drawn. Kept in a file."""
+def draw(
+    root: Path, targets: dict[str, list[str]], *, seed: int, count: int, box: Sandbox, area: str = ""
+) -> list[Mutant]:
+    """The mutants of this seed, or of one area; for one that cannot be imported another is drawn. Kept in a file."""
     key = digest(root, [file for files in targets.values() for file in files])
-    path = KEPT / f"drawn-{key}-{seed}-{count}.json"
+    path = KEPT / f"drawn-{key}-{seed}-{count}{area and f'-{area}'}.json"
     if path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
         return [Mutant(**{**mutant, "mutation": Mutation(**mutant["mutation"])}) for mutant in stored]
     found: list[Mutant] = []
-    for area, number in shares(count).items():
+    for name, number in shares(count, area).items():
         mine: list[Mutant] = []
-        for mutant in candidates(root, area, targets[area], seed):
+        for mutant in candidates(root, name, targets[name], seed):
             if len(mine) == number:
                 break
             if imports(root, mutant, box):
@@ -254,7 +300,7 @@ def measure(
     console: Console,
 ) -> None:
     """Judge these mutants, and store what became of each."""
-    targets = [file for files in targets_of(ROOT).values() for file in files]
+    targets = list(dict.fromkeys(file for files in targets_of(ROOT).values() for file in files))
     path = KEPT / f"lines-{hashlib.sha256(suite.name.encode()).hexdigest()[:8]}.json"
     known = coverage_map(path, box, targets, marker=suite.marker, jobs=options.jobs, console=console)
     if known.failed:
@@ -320,6 +366,8 @@ def summary(mutants: list[Mutant], results: list[dict[str, Result]], names: list
     for area in (*AREAS, ""):
         mine = [mutant for mutant in mutants if area in ("", mutant.area)]
         cells = [str(found_of(mine, found)) for found in results]
+        if not mine:
+            continue
         lines.append(f"| {area or '**all**'} | {len(mine)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -383,6 +431,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default 0)")
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants (default {COUNT})")
+    parser.add_argument("--area", default="", choices=AREAS, help="all of one area (default: of all but completion)")
     parser.add_argument("--suite", default=FAST, metavar="EXPR", help=f"tests: pytest -m EXPR (default {FAST!r})")
     parser.add_argument("--tests", type=Path, metavar="CHECKOUT", help="take the tests of this checkout")
     parser.add_argument("--name", help="file results under this name (default: EXPR)")
@@ -404,7 +453,8 @@ def main(arguments: list[str] | None = None) -> int:
     mutants: list[Mutant] = []
     try:
         with sandbox(ROOT, tests=suite.tests) as box:
-            mutants = draw(ROOT, targets_of(ROOT), seed=options.seed, count=options.count, box=box)
+            of = targets_of(ROOT)
+            mutants = draw(ROOT, of, seed=options.seed, count=options.count, box=box, area=options.area)
             known = {} if options.only else holding(options.store, suite)  # --only asks for it, whatever is known
             chosen = mutants[options.share] if options.only is None else [mutants[options.only - 1]]
             todo = [mutant for mutant in chosen if _missing(known.get(mutant.key), options.net)]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from psconform.errors import BadInput
+from psconform.history.manifest import Manifest
+from psconform.history.reasons import FailedAfterEnd, NoEnd, NoProgress, TaskFailed
 from psconform.probe import UNIT
-from psconform.runner.calibrate import SCALES, STEPS, NotLinear, rate_from
+from psconform.runner.calibrate import SCALES, STEPS, NotLinear, finished, rate_from
+
+from .simulate import Trainer
 
 RATE = 0.05
 
@@ -158,3 +164,43 @@ def test_parameters_that_change_shape_are_refused(shape):
     reads = trained(sgd)
     with pytest.raises(NotLinear, match="change shape"):
         rate_from([*reads[:2], np.zeros(shape, np.float32), *reads[3:]], target="t")
+
+
+class Quits(Trainer):
+    """worker:1 takes two of its steps, and ends in order."""
+
+    def ends(self, worker, step):
+        return "quits" if (worker, step) == (1, 2) else ""
+
+
+class OneEvent(Trainer):
+    one_event = True
+
+
+@pytest.mark.parametrize(
+    ("trainer", "reason", "done"),
+    [
+        (Trainer, None, True),
+        (OneEvent, None, True),
+        (Trainer, FailedAfterEnd("worker:0", 1), True),
+        (Trainer, TaskFailed("worker:0", 1), False),
+        (Trainer, NoProgress(60.0), False),
+        (Trainer, NoEnd(("ps:0",), 60.0), False),
+        (Quits, None, False),
+    ],
+)
+def test_a_calibration_has_finished_once_all_have_ended_and_taken_their_steps(tmp_path, trainer, reason, done):
+    """Otherwise it is judged in the place of the run."""
+    folder = trainer(update="async", steps=STEPS).run(tmp_path / "run")
+    manifest = Manifest.read(folder)
+    manifest.reasons = [reason] if reason else []
+    assert finished(folder, manifest) is done
+
+
+@pytest.mark.parametrize(("dynamic", "quorum", "done"), [(True, 0, True), (False, 1, True), (False, 0, False)])
+def test_a_worker_may_take_fewer_where_the_job_says_so(tmp_path, dynamic, quorum, done):
+    folder = Quits(update="async", steps=STEPS).run(tmp_path / "run")
+    manifest = Manifest.read(folder)
+    manifest.dynamic_work = dynamic
+    manifest.layout = dataclasses.replace(manifest.layout, update="sync", quorum=quorum)
+    assert finished(folder, manifest) is done

@@ -9,7 +9,7 @@ import pytest
 
 from psconform.checks import all_checks, judge_history
 from psconform.history.build import load_history
-from psconform.verdict import exit_code
+from psconform.verdict import exit_code, not_judged, unknown, valid, violated
 
 from . import bugs
 from . import simulate_modes as modes
@@ -81,6 +81,28 @@ def test_nothing_is_valid_on_an_incomplete_record(histories):
         assert {v.status for v in verdicts} == {"unknown", "not judged"}
         assert all(v.reason == "incomplete: the disk was full" for v in verdicts if v.status == "unknown")
         assert exit_code(verdicts) == 2
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ([], 2),
+        ([not_judged("")], 2),
+        ([valid(), not_judged("")], 0),
+        ([valid(), unknown("")], 2),
+        ([unknown(""), violated([""]), valid()], 1),
+    ],
+)
+def test_the_worst_verdict_is_the_exit_code(verdicts, code):
+    """A run of which nothing is judged has shown nothing."""
+    assert exit_code(verdicts) == code
+
+
+def test_how_a_run_ended_is_judged_whatever_its_parameters_show(tmp_path):
+    """Its final reads disagree, so that nothing that is counted is valid; it came to its end all the same."""
+    judged = bugs.StaleFinal(update="async").judge(tmp_path / "run")
+    assert judged.history.disagreement
+    assert {v.guarantee for v in judged.verdicts if v.status == "valid"} & {"R1", "L0"} == {"L0"}
 
 
 def test_a_violation_on_an_incomplete_record_stays_one(tmp_path):

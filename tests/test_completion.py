@@ -8,11 +8,19 @@ import time
 
 import pytest
 
-from psconform.history.reasons import Cause, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
+from psconform.faults.kinds import kinds
+from psconform.history.build import _due
+from psconform.history.manifest import Workload
+from psconform.history.reasons import Cause, FailedAfterEnd, FaultMissed, Missed, NoEnd, NoProgress, Problem, TaskFailed
+from psconform.history.records import Poisoned
+from psconform.layout import Layout
+from psconform.probe import UNIT
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 
 from .mutations import rechained
+from .replicas import Ring
+from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import CLAIMS, statuses, violated, witness
 
@@ -27,11 +35,18 @@ def story(tmp_path):
     return made
 
 
+def exited(story, name, status, **more):
+    """How a task has ended; those of which nothing is said end with 0."""
+    story.log.write("exit", of=name, status=status, **more)
+    story.exits[name] = status
+
+
 def reasons_of(judged):
     return {verdict.guarantee: verdict.reason for verdict in judged.verdicts}
 
 
 def test_a_crash(story):
+    exited(story, "worker:0", 1)
     judged = story.end("finished", CRASH)
     assert statuses(judged) == {"L0": "violated"}
     assert judged.exit_code == 1
@@ -53,6 +68,20 @@ def test_a_crash_with_a_violation_before_it(tmp_path):
     assert "valid" not in statuses(judged).values()
 
 
+@pytest.mark.parametrize(("drop_after", "found"), [(0.0, "violated"), (10.0, "unknown")])
+def test_what_is_missing_of_a_record_excuses_only_what_it_may_have_said(tmp_path, drop_after, found):
+    """worker:0's gradient is applied twice. With --drop-after the record that was cut may have told of an absence."""
+    story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2, update="async", drop_after=drop_after))
+    story.step(0, 1, apply=[0], twice=True)
+    story.put(0, 0, 0)
+    story.theta[0] = story.theta[0] - story.probes[0].gradient(0)
+    story.step(0, 2)
+    exited(story, "worker:1", 0, recorded=True, recorded_bytes=10**6)
+    judged = story.end("finished", CRASH)
+    assert judged.history.missing
+    assert statuses(judged)["R1"] == found
+
+
 @pytest.mark.parametrize("cause", [Cause.OUT_OF_MEMORY, Cause.KILLED, Cause.DISK_FULL])
 def test_what_the_trainer_did_not_do_itself_is_named(story, cause):
     judged = story.end("finished", TaskFailed("worker:0", -signal.SIGKILL, cause=cause))
@@ -67,6 +96,7 @@ def test_a_task_that_does_not_end(tmp_path):
     assert violated(judged) == {"L0"}
     assert statuses(judged)["R1"] == "valid"  # training was over
     assert witness(judged, "L0")[0].startswith("ps:0 did not end within 60 s of the last worker (exits = false")
+    assert "ps:0 recorded nothing" in witness(judged, "L0")
 
 
 def test_a_worker_that_exits_too_early(story):
@@ -75,6 +105,7 @@ def test_a_worker_that_exits_too_early(story):
     judged = story.end("finished")
     assert statuses(judged) == {"L0": "violated"}, explain(judged)
     assert witness(judged, "L0")[0] == f"worker:0 ended with status 0 after 3 of {story.steps} steps"
+    assert witness(judged, "L0")[1].startswith("worker:0 recorded ack last, of step 2")
     story.manifest.dynamic_work = True
     story.manifest.write(story.folder)
     assert "L0" not in violated(judge_folder(story.folder))
@@ -91,6 +122,7 @@ def test_that_may_be_what_it_recorded_last(story):
 def test_a_record_with_a_gap_says_nothing_of_it(story, reason):
     judged = story.end("stalled", NoProgress(60), reason)
     assert set(statuses(judged).values()) == {"unknown"}
+    assert statuses(judged)["R1"] == "unknown"  # not "not judged": nobody knows that the record is whole up to there
 
 
 def attempted(story, kind="stop", name="worker:1"):
@@ -105,11 +137,18 @@ def test_an_attempt_excuses_and_proves_nothing(story):
     assert reasons_of(judged)["L0"] == "needs a run without faults"
 
 
+def test_nor_does_it_where_a_task_does_not_end(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    judged = story.finish(attempted(story), NoEnd(("ps:0",), 60.0))
+    assert {*statuses(judged).values()} == {"unknown"}
+    assert "stop worker:1 at 5 was injected and not observed, and then ps:0 did not end" in reasons_of(judged)["L1"]
+
+
 def test_a_run_with_an_attempt_is_judged(tmp_path):
     story = Story(tmp_path / "run", claims=CLAIMS)
     judged = story.finish(attempted(story))
     assert not {"violated", "unknown"} & set(statuses(judged).values()), explain(judged)
-    assert "L1" not in statuses(judged)  # it is about what was observed
+    assert not {"L1", "R3", "R4", "R6", "R7", "M1"} & set(statuses(judged))  # they are about what was observed
     assert judged.exit_code == 2
     assert "0 of 1 faults observed, too few for --require-faults all" in explain(judged)
     for required, code in (("half", 2), ("none", 0)):
@@ -187,6 +226,7 @@ GANG = TaskFailed("worker:1", -signal.SIGTERM)
         (GANG, "valid"),
         (TaskFailed("worker:1", -signal.SIGABRT), "valid"),
         (TaskFailed("worker:1", -signal.SIGSEGV), "violated"),
+        (TaskFailed("worker:1", -signal.SIGKILL, cause=Cause.KILLED), "violated"),
         (TaskFailed("worker:1", 3), "violated"),
     ],
 )
@@ -257,3 +297,149 @@ def test_a_crash_counts_beside_a_peer_that_a_supervisor_has_killed(story, status
 
 def test_an_old_record_of_a_killed_task_accuses_nobody(story):
     assert statuses(story.end("finished", TaskFailed("worker:0", -signal.SIGKILL))) == {"L0": "unknown"}
+
+
+def test_a_calibration_that_does_not_say_why_it_did_not_complete_is_unknown(tmp_path):
+    story = Story(tmp_path / "run")
+    story.manifest.calibration = True
+    assert statuses(story.finish()) == {"L0": "unknown"}
+
+
+@pytest.mark.parametrize(
+    "trainer", [Trainer(workload="quadratic"), Ring(local_steps=2)], ids=["a model", "local steps"]
+)
+def test_whatever_is_trained_it_has_to_complete(tmp_path, trainer):
+    assert statuses(trainer.judge(tmp_path / "run"))["L0"] == "valid"
+
+
+def test_who_failed_beside_a_hang_is_named_once(story):
+    """Of the others it is said what they did last."""
+    judged = story.end("stalled", CRASH, NoProgress(60))
+    said = [line.partition(" recorded ")[0] for line in witness(judged, "L0") if " recorded " in line]
+    assert sorted(said) == ["ps:0", "ps:1", "worker:0", "worker:1"]
+
+
+def test_who_failed_has_not_ended_with_0(story):
+    """Its record is closed, and steps are missing: that is the crash, and nothing else."""
+    story.probes[0].close()
+    exited(story, "worker:0", 1)
+    judged = story.end("finished", CRASH)
+    assert not any("ended with status 0" in line for line in witness(judged, "L0"))
+
+
+@pytest.mark.parametrize(("closed", "found"), [(True, set()), (False, {"L0"})])
+def test_where_rounds_do_not_wait_for_all_the_last_may_come_too_late(tmp_path, closed, found):
+    """The rounds are over before worker:0 has taken all its steps: it closes its record, or it did not end so."""
+    story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2, quorum=1))
+    story.step(0, 3)
+    if closed:
+        story.probes[0].close()
+    exited(story, "worker:0", 0, recorded=True, recorded_bytes=1)
+    assert violated(story.end("finished")) == found
+
+
+def test_who_has_data_for_fewer_steps_has_not_ended_too_early(tmp_path):
+    """With --batches worker:1=3 it has taken all that it had, and worker:0 crashes later."""
+    story = Story(tmp_path / "run", workload=Workload(steps=12, unit=UNIT, batches=(("worker:1", 3),)))
+    story.step(0, 4)
+    story.step(1, 3)
+    story.probes[1].close()
+    judged = story.end("finished", CRASH)
+    assert not any("ended with status 0" in line for line in witness(judged, "L0")), explain(judged)
+
+
+def test_a_gradient_that_need_not_show_was_due_where_it_was_pushed(story):
+    """A poisoned one was refused: who has pushed it owes the others all the same."""
+    story.read(0, 3)
+    story.probes[0].push(3)
+    story.probes[0].ack(3, "failed")
+    history = story.end("finished", CRASH).history
+    poisoned = dataclasses.replace(history, poisons=(Poisoned(0, 3, "nan", seeded=True, at=0),))
+    assert poisoned.excused[0, 3]
+    assert _due(poisoned, poisoned.workers[0]) == story.steps
+
+
+def test_of_a_record_that_was_cut_nobody_knows_how_many_steps_there_were(story):
+    """worker:0 ended with 0 after a fault, and had recorded more than there is."""
+    story.fault("stop", "ps:0")
+    story.fault("stop", "ps:0", on=False)
+    exited(story, "worker:0", 0, recorded=True, recorded_bytes=10**6)
+    judged = story.end("finished")
+    assert {*statuses(judged).values()} == {"unknown"}, explain(judged)
+
+
+def test_who_was_stopped_has_not_ended_too_early(story):
+    """psconform ended a run that hung; of worker:0, which had closed its record, with SIGTERM, which it heeds."""
+    story.probes[0].close()
+    exited(story, "worker:0", 0, stopped=True)
+    judged = story.end("stalled", NoProgress(60))
+    assert not any("ended with status 0" in line for line in witness(judged, "L0"))
+
+
+def test_the_end_of_a_second_process_is_not_the_tasks(story):
+    """worker:0 hangs; a second process of it, that psconform has started, ends with 0."""
+    doubles = next(name for name, kind in kinds().items() if kind.harm == "doubles")
+    story.fault(doubles, "worker:1")
+    story.probes[0].close()
+    exited(story, "worker:0", -signal.SIGTERM, stopped=True)
+    exited(story, "worker:0", 0, incarnation=1, second=True)
+    judged = story.end("stalled", NoProgress(60))
+    assert not any("ended with status 0" in line for line in witness(judged, "L1"))
+
+
+def test_nor_is_it_a_gap_how_a_second_process_has_ended(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    doubles = next(name for name, kind in kinds().items() if kind.harm == "doubles")
+    story.fault(doubles, "worker:1")
+    exited(story, "worker:1", 0)
+    exited(story, "worker:1", -signal.SIGKILL, incarnation=1, second=True)
+    judged = story.finish()
+    assert not judged.history.gaps
+
+
+def test_what_psconform_ends_has_not_failed(tmp_path):
+    """A ps serves until it is stopped."""
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "ps:0", -signal.SIGTERM, stopped=True)
+    judged = story.finish()
+    assert {*statuses(judged).values()} == {"valid"}, explain(judged)
+
+
+def test_a_failure_after_the_record_was_closed_is_a_note(tmp_path):
+    """Training was over, and nothing of it is missing."""
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "worker:1", 1)
+    judged = story.finish(FailedAfterEnd("worker:1", 1, "Aborted"))
+    assert {*statuses(judged).values()} == {"valid"}, explain(judged)
+    assert "worker:1 failed with status 1 after it had closed its record; its log ends: Aborted" in judged.history.notes
+
+
+def test_a_failure_that_nobody_explains_is_a_gap(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    exited(story, "worker:1", 1)
+    assert story.finish().history.gaps == ("worker:1 failed with status 1",)
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_a_run_without_an_end_is_not_judged_valid(tmp_path, status):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.finish()
+    story.manifest.status = status
+    story.manifest.write(story.folder)
+    judged = judge_folder(story.folder)
+    assert {*statuses(judged).values()} == {"unknown"}
+    assert f"the run is {status}, not finished" in judged.history.gaps
+
+
+def test_a_crash_before_the_first_step_says_so(tmp_path):
+    """Nothing was trained, and that is the crash's doing."""
+    story = Story(tmp_path / "run")
+    judged = story.end("finished", CRASH)
+    assert statuses(judged) == {"L0": "violated"}
+    assert reasons_of(judged)["R1"] == "training ended by an error before the first step"
+
+
+def test_a_hang_says_so(story):
+    judged = story.end("stalled", NoProgress(60))
+    assert statuses(judged) == {"L0": "violated"}
+    assert reasons_of(judged)["R1"] == "training hung at step 2"

@@ -164,6 +164,7 @@ def test_who_is_killed_for_good_once_back_is_owed_nothing(tmp_path):
     story.rounds(36, 0)
     judged = story.ends()
     assert not violated(judged), explain(judged)
+    assert statuses(judged)["L1"] == "valid"  # progress is owed without it
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -73,7 +73,9 @@ NOISY = "2026-01-01 I tensorflow/core/util/port.cc:153] oneDNN custom operations
         (f"lost ps:0\n{NOISY}", "lost ps:0", False),
         (f"starting\n{TRACEBACK}", "ConnectionError: lost ps:0", True),
         (f"{TRACEBACK}closing\nbye\n", "ConnectionError: lost ps:0", True),
-        (TRACEBACK + "step done\n" * 30, "step done", False),  # that error was survived
+        (TRACEBACK + "step done\n" * 20, "ConnectionError: lost ps:0", True),
+        (TRACEBACK + "step done\n" * 21, "step done", False),  # that error was survived
+        (TRACEBACK + NOISY * 20 + "closing\n", "ConnectionError: lost ps:0", True),
         (CHAINED, "RuntimeError: gave up", True),
         ("\n".join(f"[w1] {line}" for line in TRACEBACK.splitlines()), "ConnectionError: lost ps:0", True),
         (f"{TRACEBACK}Fatal Python error: Aborted\n\nCurrent thread 0x1:\n", "Fatal Python error: Aborted", True),

@@ -106,6 +106,25 @@ def test_a_draw_is_its_seeds_and_has_one_mutant_for_a_line():
         assert text.splitlines()[mutant.mutation.line - 1].strip() == mutant.after != mutant.before
 
 
+def test_an_area_may_be_what_has_some_names():
+    """Functions, classes and constants, in whatever they are; a name that is gone is an error."""
+    text = "A = 1\n\ndef f(a):\n    return a\n\nclass B:\n    def f(self):\n        return 2\n\nb = A\n"
+    assert benchmark.named(text, ["A", "f"]) == {1, 3, 4, 7, 8}
+    assert benchmark.named(text, ["B"]) == {6, 7, 8}
+    assert benchmark.named(text, []) == set()
+    with pytest.raises(SystemExit, match="there is no g any more"):
+        benchmark.named(text, ["f", "g"])
+
+
+def test_all_mutants_may_be_of_one_area():
+    """Of the rules of completion none are drawn otherwise."""
+    assert benchmark.shares(7, "completion") == {"completion": 7}
+    assert benchmark.shares(60)["completion"] == 0
+    files = benchmark.targets_of(benchmark.ROOT)["completion"]
+    drawn = benchmark.candidates(benchmark.ROOT, "completion", files, 7)
+    assert {mutant.file for mutant in drawn} == {*files}
+
+
 def a_map():
     tests = [
         {"id": "a.py::slow", "outcome": "passed", "seconds": 2.0, "lines": {"x.py": [1, 5, 6]}},

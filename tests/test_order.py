@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from psconform.checks.order import apply_order
 from psconform.history.build import load_history
-from psconform.history.manifest import PLAIN
+from psconform.history.manifest import PLAIN, Manifest
+from psconform.history.reasons import TaskFailed
 from psconform.runner.verdicts import judge_folder
 
 from . import bugs, order_bugs
@@ -220,3 +221,14 @@ def test_staleness_of_an_impossible_order_is_unknown(tmp_path):
     judged = trained(order_bugs.BeforeItsRead, tmp_path / "run", update="async", versions=False)
     assert verdict(judged, "A2").status == "unknown"
     assert "see A8" in verdict(judged, "A2").reason
+
+
+def test_a_plain_ledger_that_stopped_early_shows_no_amounts(tmp_path):
+    """It was clean as far as it went."""
+    folder = Trainer(update="async", workload="decayed-ledger").run(tmp_path / "run")
+    plain = Manifest.read(folder / PLAIN)
+    plain.reasons = [TaskFailed("worker:0", 1, "KeyError: 'step'")]
+    plain.write(folder / PLAIN)
+    found = verdict(judge_folder(folder))
+    assert found.status == "unknown"
+    assert "training ended by an error at step 7" in found.reason

@@ -34,8 +34,18 @@ def within_a_second(condition):
 
 
 @contextlib.contextmanager
-def only_one_cleans():
-    """No two tests of this user at once in which ``psconform clean`` ends what others have left: it ends it all."""
-    with Path(f"/tmp/psconform-tests-{os.getuid()}.lock").open("w") as lock:
+def only_one(what=""):
+    """No two tests of this user at once that do this."""
+    with Path(f"/tmp/psconform-tests-{os.getuid()}{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def only_one_cleans():
+    """``psconform clean`` ends what others have left, all of it."""
+    return only_one()
+
+
+def only_one_is_killed():
+    """The machine counts what the OOM killer ends, and does not say whose process that was."""
+    return only_one("-killed")

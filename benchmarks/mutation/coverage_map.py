@@ -123,7 +123,8 @@ def coverage_map(
     """Read the map, and trace the test files that it does not have."""
     tree = sandbox.tree
     every = test_files(tree)
-    found = load(path, code=digest(tree, [*PRODUCT, *shared_files(tree)]), marker=marker)
+    code = " ".join([digest(tree, [*PRODUCT, *shared_files(tree)]), *targets])
+    found = load(path, code=code, marker=marker)
     hashes = {name: digest(tree, [name]) for name in every}
     found.files = {name: file for name, file in found.files.items() if hashes.get(name) == file["hash"]}
     todo = [name for name in every if name not in found.files]

@@ -44,11 +44,11 @@ def completes(history: History) -> Verdict:
     """
     if history.injected:
         return not_judged("needs a run without faults")
-    if history.gaps:
-        return unknown(history.incomplete)
     outside = [failed for failed in history.failed if failed.cause or failed.status == -signal.SIGKILL]
     if outside and len(outside) == len(history.failed):
         return unknown(f"{outside[0].how}: {outside[0].cause or Cause.KILLED}")
+    if history.gaps:
+        return unknown(history.incomplete)
     if history.calibration and not history.stops and not history.endless:
         return unknown("calibration did not take its steps")
     if history.stops or history.endless:
@@ -77,9 +77,9 @@ def no_hang(history: History) -> Verdict:
     """L1: every fault ends in progress, or in an attributed error within T (``--patience``).
 
     With the claim ``progress``, training ends as if nothing had happened (nothing is owed after a fault that is not
-    healed); with ``attributed-error`` a task may also end with an error that its log names: an exit status that is not 0, and a
-    traceback, a fatal message or a last line with a word for what went wrong (``SomeError: ...``, failed, lost,
-    refused, timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause
+    healed); with ``attributed-error`` a task may also end with an error that its log names: an exit status that is not
+    0, and a traceback, a fatal message or a last line with a word for what went wrong (``SomeError: ...``, failed,
+    lost, refused, timed out and so on), which is not what TensorFlow logs when it starts. One task that names the cause
     explains the SIGTERM or SIGABRT of its peers; any other end by a signal that psconform did not send names nothing.
     An error of a worker that no fault concerned, or that had gradients accepted since the last one was healed, is
     unknown: it may be another error. A run in which training did not move for T, and no task had failed, is a hang:
