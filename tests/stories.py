@@ -54,6 +54,7 @@ class Story:
         self.applied = [[0] * workers for _ in range(ps)]
         self.kept = {}
         self.exits = {}
+        self.dead = set()
         self.probes[0].initialised(self.theta)
 
     def _probe(self, worker):
@@ -89,6 +90,7 @@ class Story:
             log = self.probes[task.index]._log
             os.close(log._fd)
             log._fd = -1
+            self.dead.add(task.index)
         self.fault("kill", name, at=at, evidence="the process ended by signal 9")
         self.log.write("exit", of=name, status=status)
         self.exits[name] = status
@@ -119,6 +121,7 @@ class Story:
     def back(self, worker, *, step=None):
         """A worker that was killed is there again and resumes."""
         self.lives[worker] += 1
+        self.dead.discard(worker)
         self.probes[worker] = self._probe(worker)
         self.probes[worker].epoch = self.epoch
         self.fault("kill", f"worker:{worker}", on=False, evidence="started again")
@@ -146,7 +149,7 @@ class Story:
 
     def finish(self, *reasons: Reason) -> Judged:
         """All workers but those that are dead train what is left, read once more and end; judge."""
-        alive = [worker for worker in range(len(self.probes)) if f"worker:{worker}" not in self.exits]
+        alive = [worker for worker in range(len(self.probes)) if worker not in self.dead]
         for worker in alive:
             while self.next_step(worker) < self.steps:
                 self.step(worker)

@@ -332,6 +332,8 @@ def test_where_rounds_do_not_wait_for_all_the_last_may_come_too_late(tmp_path, c
     """The rounds are over before worker:0 has taken all its steps: it closes its record, or it did not end so."""
     story = Story(tmp_path / "run", layout=Layout(ps=2, workers=2, quorum=1))
     story.step(0, 3)
+    story.step(1, story.steps)
+    story.probes[1].close()
     if closed:
         story.probes[0].close()
     exited(story, "worker:0", 0, recorded=True, recorded_bytes=1)
