@@ -106,6 +106,7 @@ def main() -> int:
             layout = f"ps={1 + seed % 3},worker={2 + seed % 2}"
             given: dict[str, Any] = {"layout": layout, "update": "async", "steps": STEPS, "seed": seed}
             given["patience_s"] = PATIENCE_S[style]
+            failed_alone = False
             try:
                 run = judge(target, out=out, faults="random", **given)
             except PsconformError as error:
@@ -113,12 +114,13 @@ def main() -> int:
             else:
                 truth = truth_of(run)
                 decided = run.exit_code in (0, 1)
+                failed_alone = "L0" in run.violated  # before any fault: somebody has to look why
                 outcome = "undecided" if not decided else "right" if agrees(run, truth) else "WRONG"
                 said = " ".join(run.violated) or ("valid" if decided else "unknown")
                 seen = [f"{missed.fault} {missed.how}" for missed in run.missed if missed.how in TRIED]
                 more = "; ".join([said, str(run.coverage), *seen, str(truth)])
             counts[outcome] += 1
-            kept = outcome != "right"
+            kept = outcome != "right" or failed_alone
             sys.stdout.write(f"{style} {seed} {layout}: {outcome}; {more}{f' ({out})' if kept else ''}\n")
             sys.stdout.flush()
             if not kept:
