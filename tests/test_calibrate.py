@@ -204,3 +204,13 @@ def test_a_worker_may_take_fewer_where_the_job_says_so(tmp_path, dynamic, quorum
     manifest.dynamic_work = dynamic
     manifest.layout = dataclasses.replace(manifest.layout, update="sync", quorum=quorum)
     assert finished(folder, manifest) is done
+
+
+@pytest.mark.parametrize("times", [(0, 1, 1), (2, 1, 1), (1, 0, 1), (1, 1, 2)])
+def test_one_gradient_that_is_lost_or_doubled_leaves_the_rate(times):
+    """The run that follows tells whether that happens again."""
+
+    def update(theta, gradient, step, variable, state):
+        theta -= RATE * times[step] * gradient
+
+    assert rate_from(trained(update), target="it") == pytest.approx(RATE)

@@ -90,6 +90,7 @@ NOISY = "2026-01-01 I tensorflow/core/util/port.cc:153] oneDNN custom operations
             True,
         ),
         ("Aborted connection 12\n" + "step done\n" * 30, "step done", False),
+        ("\n".join(TRACEBACK.splitlines()[:3]), "    train()", True),  # it was killed while it wrote that
         (TRACEBACK.replace("lost ps:0", "OUT_OF_RANGE"), "ConnectionError: OUT_OF_RANGE", True),
         (
             "\n".join(f"12:00:{i:02} {t}" for i, t in enumerate(TRACEBACK.splitlines())),
@@ -106,6 +107,13 @@ def test_the_last_error_of_a_log(log, line, block):
     assert len(found.block) <= LINES
 
 
+def test_the_block_ends_with_the_exception():
+    """What a task logs after it is not of it."""
+    assert last_error(f"starting\n{TRACEBACK}closing\n").block == tuple(TRACEBACK.splitlines()[1:])
+
+
 def test_a_long_line_and_a_long_log_are_cut():
+    long = last_error(TRACEBACK.replace("lost ps:0", "x" * 10_000))
+    assert {len(line) for line in long.block if "x" * 100 in line} == {LENGTH}
     assert len(last_error("x" * 10_000).line) == LENGTH
     assert last_error(TRACEBACK + "  deep\n" * 5000).block == ()

@@ -120,6 +120,17 @@ def test_it_keeps_out_what_needs_a_run_without_rollbacks_if_it_may_have_killed(t
     assert verdicts["C2"].status == ("not judged" if harm is Harm.ENDS else "valid")
 
 
+def test_a_push_before_the_answer_to_the_last_one_is_not_straight(tmp_path):
+    """A fault may have held back that answer: the pushes are not surely applied in their order."""
+    history = Trainer(update="async").judge(tmp_path / "run").history
+    assert history.straight
+    first, second = history.workers
+    at = first.pushes.at.copy()
+    at[3] = first.pushes.answered[2] - 1
+    first = dataclasses.replace(first, pushes=dataclasses.replace(first.pushes, at=at))
+    assert not dataclasses.replace(history, workers=(first, second)).straight
+
+
 def test_a_fault_after_which_the_record_went_on_was_not_observed(story):
     """The process was seen to end, and another of the same task trained on: it proves nothing of recovery."""
     story.fault("kill", "ps:1", number=0)
