@@ -21,7 +21,7 @@ class Loop(execute._Execution):
         self, *, closed=False, until_s=0.0, lasts_s=0.0, moves=(), acked=1, patience_s=3.0, drop_after=0.0, failed=False
     ):
         self.now, self.moves, self.closed = 0.0, moves, closed
-        self.plan = SimpleNamespace(patience_s=patience_s)
+        self.plan = SimpleNamespace(patience_s=patience_s, learns=False)
         self.layout = SimpleNamespace(worker_tasks=(WORKER,), drop_after=drop_after)
         self.states = {WORKER: "running", **({Task("ps", 0): "failed"} if failed else {})}
         self.records, self.launcher = SimpleNamespace(acked=acked), SimpleNamespace(running=[WORKER])

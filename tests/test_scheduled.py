@@ -81,7 +81,7 @@ STALL = '{kind = "stall", links = "worker:1->ps:0", at = "0s", for = "900s"}'
     ("plan", "said", "missing", "told"),
     [
         (STOP.replace('"0s"', '"900s"'), {}, [(Missed.NEVER_INJECTED, "training did not get there")], []),
-        (STOP, {"refuses": "it has ended"}, [(Missed.NEVER_INJECTED, "it has ended")], []),
+        (STOP, {"refuses": "it has ended"}, [(Missed.REFUSED, "it has ended")], []),
         (STOP, {"unseen": "nobody looks"}, [(Missed.NOT_OBSERVED, "nobody looks")], [False]),
         (STOP, {"shows_end": "it goes on"}, [(Missed.NOT_OBSERVED, "")], [False]),
         (STOP, {"shows": "it stands"}, [(Missed.LEFT_UNHEALED, "")], [True]),
