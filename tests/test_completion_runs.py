@@ -220,8 +220,12 @@ def test_a_ps_that_waits_for_a_worker_that_has_crashed_is_not_late(run):
     assert "did not end" not in judged.explain()
 
 
-def test_a_calibration_that_did_not_complete_is_not_replayed(run):
-    judged = run("crash", "calibration")
+def test_a_calibration_that_did_not_complete_keeps_the_plan_and_is_not_replayed(run):
+    plan = '[[fault]]\nkind = "stop"\ntask = "worker:0"\nat = 2\nfor = "100ms"\n'
+    judged = run("crash", "calibration", faults=plan)
+    assert judged.violated == ("L0",), judged.explain()
+    assert f"--faults {judged.folder}/faults.toml" in judged.repeat
+    assert 'task = "worker:0"' in (judged.folder / "faults.toml").read_text(encoding="utf-8")
     with pytest.raises(BadInput, match="is a calibration that did not complete"):
         stored_plan(judged.folder, out=judged.folder.with_name("again"))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import structs
 
 from ..faults.partitions import Dialled
+from ..faults.plan_file import plan_text
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import Launcher, launchers
@@ -23,7 +24,7 @@ from ..probe import ORDER, UNIT, Ledger
 from .calibrate import SCALES, STEPS, finished, learning_rate
 from .container_setup import need_gpus
 from .execute import execute
-from .plan import Plan, fitting, unused
+from .plan import FAULTS, Plan, fitting, unused
 from .progress import Notify, Progress
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class Session:
             manifest.calibration, manifest.repeat = True, plan.repeat
             manifest.workload = structs.replace(manifest.workload, unit=UNIT)
             manifest.write(plan.out)
+            if plan.faults:  # its command to run again names the plan there
+                (plan.out / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
             return manifest
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)
