@@ -70,7 +70,7 @@ def test_a_task_that_is_stopped_is_not_stopped_again(run):
     """The end of the first would end the second, which would count for a time in which it trained."""
     stop = 'kind = "stop"\ntask = "worker:1"\nat = 10\n'
     done = run("async", f'{stop}for = "500ms"\n[[fault]]\n{stop}for = "2s"', exit_code=2)
-    assert "was never injected: worker:1 was stopped already" in done.explain()
+    assert "could not be injected: worker:1 was stopped already" in done.explain()
 
 
 @pytest.mark.engine
