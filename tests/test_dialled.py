@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,17 @@ def test_only_what_was_drawn_is_drawn_anew(tmp_path):
     plan = make_plan(Options(str(SOCKETS), layout="ps=2,worker=3", faults=tmp_path / "plan.toml", out=tmp_path))
     assert fitting(plan, FROM_WORKERS) == plan, "a person has written it"
     assert unused(plan, FROM_WORKERS) == list(plan.faults)
+
+
+@pytest.mark.parametrize("stop", ["worker:1@10..15", "ps:0@1s..3s"])
+def test_what_would_clash_with_a_fault_that_was_given_is_left_out(tmp_path, stop):
+    options = {"layout": "ps=2,worker=3", "update": "async", "faults": "random", "stop": [stop], "out": tmp_path}
+    for seed in range(40):
+        with contextlib.suppress(BadInput):  # what is drawn first may clash, too: then nothing has been started
+            plan = make_plan(Options(str(SOCKETS), seed=seed, **options))
+            fitted = fitting(plan, FROM_WORKERS)
+            assert len(fitted.faults) >= 5
+            assert [str(fault) for fault in fitted.faults].count(str(plan.faults[0])) == 1
 
 
 def test_a_warning_names_the_fault(capsys):

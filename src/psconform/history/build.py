@@ -19,7 +19,7 @@ from ..models import Data
 from ..probe import SAMPLES, WEIGHTS
 from ..trained import DATA
 from . import logs
-from .columns import OUTCOMES
+from .columns import OK, OUTCOMES, UNKNOWN
 from .decode import decode_worker
 from .events import AnyEvent, End, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
@@ -338,10 +338,11 @@ def _due(history: History, worker: Worker) -> int:
 
 
 def _rounds_over(history: History) -> bool:
-    """Whether there were as many rounds as there are steps, by a final read or by the gradients that were accepted."""
+    """Whether there were as many rounds as there are steps: by a final read, or by gradients that were not refused."""
     finals = [worker.reads.versions[read] for worker, read in history.finals if worker.reads.versions is not None]
     counted = any(versions.size and versions.min() >= history.steps for versions in finals)
-    return counted or int(history.accepted.sum()) >= history.layout.quorum * history.steps
+    taken = (history.outcomes == OK) | (history.outcomes == UNKNOWN)  # an answer may have been lost
+    return counted or int(taken.sum()) >= history.layout.quorum * history.steps
 
 
 def _silent(history: History) -> list[str]:

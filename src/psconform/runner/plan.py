@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -257,9 +258,12 @@ def fitting(plan: Plan, dialled: Dialled) -> Plan:
     given |= {"target": plan.target, "containers": plan.containers}
     before = _drawn(plan.drawn, plan.layout, **given)
     others = tuple(fault for fault in plan.faults if fault not in before)
-    faults = (*others, *_drawn(plan.drawn, plan.layout, **given, dialled=dialled))
-    check_faults(faults, containers=plan.containers)
-    check_links(faults, plan.target)
+    faults = others
+    for fault in _drawn(plan.drawn, plan.layout, **given, dialled=dialled):
+        with suppress(BadInput):  # it would clash with one that was given: fewer, then
+            check_faults((*faults, fault), containers=plan.containers)
+            check_links((*faults, fault), plan.target)
+            faults = (*faults, fault)
     return replace(plan, faults=faults)
 
 
