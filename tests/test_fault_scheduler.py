@@ -356,7 +356,7 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
         assert not scheduler.pending
     log.close()
     assert sentences(scheduler) == [
-        "fault kill worker:1@worker:0@sent:4 could not be injected: the run was over before the push was sent"
+        "fault kill worker:1@worker:0@sent:4 was not observed: the run was over before the push was sent"
     ]
 
 
@@ -387,4 +387,4 @@ def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeyp
     assert one.state is (State.FAILED if patience_s < 0.4 else State.INJECTED)
     assert answers.held is (one.state is State.INJECTED)  # a kill is to be seen first
     if one.state is State.FAILED:
-        assert sentences(scheduler) == [f"fault kill {fault} could not be injected: the push was not sent within 0 s"]
+        assert sentences(scheduler) == [f"fault kill {fault} was not observed: the push was not sent within 0 s"]

@@ -100,7 +100,7 @@ def no_hang(history: History) -> Verdict:
         return not_judged("needs a fault: --kill, --stop, --poison or --faults")
     owed = history.left  # a job that may go on without a worker owes progress without it
     lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
-    went_on = history.ended == "finished" and not history.stops and not history.endless
+    went_on = history.ended == "finished" and not history.stops and not history.endless and history.gone
     if lasting and history.claims.liveness == "progress" and not went_on:
         return unknown(f"{', '.join(lasting)} was not healed, so nobody owes progress")
     return _after_healing(history)

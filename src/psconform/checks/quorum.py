@@ -48,14 +48,6 @@ def r_of_n(history: History) -> Verdict:
     return valid(f"rounds of {history.layout.quorum}, {late} late gradients dropped", late=late)
 
 
-def shown(worker: Worker, variable: int) -> Ints:
-    """How many gradients each read shows in a variable, int64[R]; one at any weight counts as one."""
-    odd = worker.reads.odd.take(worker.reads.odd.variable == variable)
-    times = np.where(np.isfinite(odd.most), np.rint(odd.most), 1.0).astype(np.int64)
-    extra = np.where(odd.zero, -1, np.maximum(times, 1) - 1)
-    return np.asarray(worker.reads.clock[:, variable].sum(axis=1) + worker.reads.tally(odd, extra))
-
-
 def counts_rounds(history: History) -> bool:
     """The reported versions, one per ps, are meant as a count of rounds, not of gradients, as with some servers."""
     if history.shards is None:
@@ -65,7 +57,7 @@ def counts_rounds(history: History) -> bool:
         if versions is None or versions.shape[1] != history.layout.ps:
             return False
         for variable, shard in enumerate(history.shards):
-            number = shown(worker, variable)
+            number = worker.reads.gradients(variable)
             if history.layout.quorum > 1 and number.any() and (number == versions[:, shard]).all():
                 return False
     return True
@@ -75,7 +67,7 @@ def _rounds_off(history: History, worker: Worker, *, counters: bool) -> Iterator
     """Reads that show no whole number of rounds, or another one than the version says."""
     reads, size = worker.reads, history.layout.quorum
     for variable in range(history.variables):
-        number = shown(worker, variable)
+        number = worker.reads.gradients(variable)
         wrong = number % size != 0
         if counters and reads.versions is not None and history.shards is not None:
             wrong |= number != size * reads.versions[:, history.shards[variable]]
@@ -91,7 +83,7 @@ def _out_of_round(history: History, worker: Worker) -> Iterator[str]:
     pushes, size, mine = worker.pushes, history.layout.quorum, worker.index
     known = pushes.take(pushes.read >= 0)
     for variable in range(history.variables):
-        computed = shown(worker, variable)[known.read] // size
+        computed = worker.reads.gradients(variable)[known.read] // size
         missing = _last_without(history, variable, mine)[known.step]
         wrong = history.last.ever[variable, mine, known.step] & (missing > computed)
         for at in np.flatnonzero(wrong).tolist():
@@ -115,7 +107,7 @@ def _last_without(history: History, variable: int, peer: int) -> Ints:
     latest = np.full(history.steps + 1, -1, np.int64)
     gaps = np.full(history.steps, -1, np.int64)
     for worker in history.workers:
-        reads, rounds = worker.reads, shown(worker, variable) // history.layout.quorum
+        reads, rounds = worker.reads, worker.reads.gradients(variable) // history.layout.quorum
         np.maximum.at(latest, reads.clock[:, variable, peer], rounds)  # lacks this step and all after it
         odd = reads.odd.take(reads.odd.zero & (reads.odd.variable == variable) & (reads.odd.peer == peer))
         if len(odd):

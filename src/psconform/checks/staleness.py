@@ -10,7 +10,6 @@ from ..history.columns import Bools, Floats, Ints, Pushes
 from ..history.model import COUNT_TOLERANCE, OK, History, Worker
 from ..probe import ORDER, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
-from .quorum import shown
 from .ranks import ranks, seen
 from .reads import UNTOLD
 from .registry import ASYNC, MOST, check
@@ -88,7 +87,7 @@ def contradiction_of(history: History) -> str:
     for worker in history.workers:
         versions = worker.reads.versions
         for variable, shard in enumerate(shards):
-            number = shown(worker, variable)
+            number = worker.reads.gradients(variable)
             begin = versions[:, shard] - number if versions is not None else number
             for epoch in np.unique(worker.reads.epoch).tolist():
                 here = np.flatnonzero(worker.reads.epoch == epoch)

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Self
 
 from ..errors import PsconformError
 from ..layout import Link, Task
 from .fault import Fault
-from .partitions import EVERYBODY, of_listener
+from .partitions import EVERYBODY, of_listener, talks
 from .toxiproxy import Stream, Toxiproxy
 from .traffic import Flow, Flows, Here, Meter, Traffic
 
@@ -197,15 +197,21 @@ class Links:
         dialled = [(dialler, self.dialled(dialler, listener)) for dialler, listener in pairs]
         return self.traffic.flows((dialler, address) for dialler, address in dialled if address)
 
-    def dialled_by_now(self) -> set[tuple[Task, Task]]:
-        """(dialler, listener) of each proxy to which there are connections, or were in the last minute.
+    def dialled_by_now(self, known: Set[tuple[Task, Task]]) -> set[tuple[Task, Task]]:
+        """(dialler, listener) of more proxies to which there are connections, or were in the last minute.
 
-        Of those that the dialler did not close itself, only the connections of processes are known then.
+        Only between tasks that have something to exchange. Connections that are over are known if the dialler has
+        closed them, or, of processes, the proxy; what is reset between two looks is missed.
         """
-        said = self.traffic.flows((dialler, address) for (dialler, _), address in self._listens.items())
+        asked = {
+            pair: address
+            for pair, address in self._listens.items()
+            if pair not in known and (self.shared or talks(*pair))
+        }
+        said = self.traffic.flows((dialler, address) for (dialler, _), address in asked.items())
         return {
             pair
-            for pair, address in self._listens.items()
+            for pair, address in asked.items()
             if said[address].open or said[address].left or self.traffic.closed(pair[1], address)
         }
 

@@ -19,7 +19,7 @@ from ..models import Data
 from ..probe import SAMPLES, WEIGHTS
 from ..trained import DATA
 from . import logs
-from .columns import OK, OUTCOMES, UNKNOWN
+from .columns import OUTCOMES
 from .decode import decode_worker
 from .events import AnyEvent, End, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
@@ -53,6 +53,12 @@ RUNNER = Task("psconform", 0)
 SHARED_SPEC = (
     "all tasks share one cluster spec, so each is behind one proxy: a fault of links strikes what is sent to that "
     "task, or what it answers, on connections that others have dialled, whoever they are, and none that it dials itself"
+)
+
+
+UNDIALLED = (
+    "no fault of the network was drawn: in calibration no task dialled another by the address that it was told; tasks "
+    "may tell each other addresses of their own"
 )
 
 
@@ -149,6 +155,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         slips=tuple(slip for task, events in slips.items() for slip in slips_of(task, events)),
         notes=(
             *([SHARED_SPEC] if manifest.shared_spec else ()),
+            *([UNDIALLED] if manifest.undialled else ()),
             *notes,
             *unsaid(manifest.layout, devices),
             *map(str, manifest.harmless),
@@ -338,11 +345,10 @@ def _due(history: History, worker: Worker) -> int:
 
 
 def _rounds_over(history: History) -> bool:
-    """Whether there were as many rounds as there are steps: by a final read, or by gradients that were not refused."""
-    finals = [worker.reads.versions[read] for worker, read in history.finals if worker.reads.versions is not None]
-    counted = any(versions.size and versions.min() >= history.steps for versions in finals)
-    taken = (history.outcomes == OK) | (history.outcomes == UNKNOWN)  # an answer may have been lost
-    return counted or int(taken.sum()) >= history.layout.quorum * history.steps
+    """Whether there were as many rounds as there are steps, by the final reads; without any, nobody can say."""
+    wanted, variables = history.layout.quorum * history.steps, range(history.variables)
+    shown = [min(worker.reads.gradients(v)[read] for v in variables) for worker, read in history.finals]
+    return not shown or max(shown) >= wanted
 
 
 def _silent(history: History) -> list[str]:

@@ -131,6 +131,13 @@ class Reads:
             shown[variable, (peer == whose) & (step == when)] = False
         return shown
 
+    def gradients(self, variable: int) -> Ints:
+        """How many gradients each read shows in a variable, int64[R]; one at any weight counts as one."""
+        odd = self.odd.take(self.odd.variable == variable)
+        times = np.where(np.isfinite(odd.most), np.rint(odd.most), 1.0).astype(np.int64)
+        extra = np.where(odd.zero, -1, np.maximum(times, 1) - 1)
+        return np.asarray(self.clock[:, variable].sum(axis=1) + self.tally(odd, extra))
+
     def count(self, read: int, variable: int, peer: int, step: int) -> tuple[float, float]:
         """How often one read shows one gradient, at head and at tail."""
         odd = self.odd

@@ -142,11 +142,10 @@ class Answers:
         same = np.array([event.same for event in self.sent], np.bool_)
         step, use = reads.step.copy(), reads.use.copy()
         step[between], use[between] = self.step[push], np.where(same[push], UNUSED, ANEW)
-        # of a record that ends there, nobody knows whether a step that was not accepted was to be sent again
-        if len(self.step):
+        # of a record that ends there, nobody knows whether a step that was never accepted was to be sent again
+        if len(self.step) and self.step[-1] not in self.acked:
             last = self.step[-1]
-            accepted = self.acked_at[self.acked == last].min(initial=2**62)
-            open_ended = (following == len(self.seq)) & (at < accepted) & ~reads.final
+            open_ended = (following == len(self.seq)) & ~reads.final & (reads.step < self.steps)
             open_ended &= (reads.step >= last) & (reads.step <= last + 1)
             step[open_ended], use[open_ended] = last, UNUSED
         return replace(reads, step=step, use=use)

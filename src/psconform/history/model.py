@@ -339,16 +339,23 @@ class History:
 
     @cached_property
     def gone(self) -> frozenset[Task]:
-        """Workers that were killed for good where the others do not wait for them: async, or with ``--drop-after``."""
-        if self.layout.update == "sync" and not self.layout.drop_after:
+        """Workers that were killed for good, while others trained to the end: nothing of their records is missing.
+
+        In async; in sync the others wait. Not where a restore may have taken back what only they could send again.
+        """
+        if self.layout.update == "sync" or any(mark.kind == "restore" for mark in self.marks):
             return frozenset()
         killed = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS}
+        others = (worker for worker in self.workers if str(worker) not in killed)
+        if not any(worker.ended and worker.reads.final.any() for worker in others):
+            return frozenset()
         return frozenset(task for task in self.layout.worker_tasks if str(task) in killed)
 
     @cached_property
     def left(self) -> frozenset[Task]:
-        """Those of them, the chief not among them, without which a job with ``--drop-after`` owes its progress."""
-        return frozenset(task for task in self.gone if task.index) if self.layout.drop_after else frozenset()
+        """Workers, the chief not among them, that were killed for good in a job that may go on without them."""
+        killed = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS} if self.layout.drop_after else ()
+        return frozenset(task for task in self.layout.worker_tasks if str(task) in killed and task.index)
 
     @cached_property
     def due(self) -> Ints:

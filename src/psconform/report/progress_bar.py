@@ -43,14 +43,20 @@ def show_progress(plan: Plan) -> Iterator[Notify]:
 def with_warnings(console: Console, notify: Notify) -> Notify:
     """Print which faults can hardly take effect, and pass all other progress on."""
 
+    said: set[str] = set()  # in a series, by the runs before
+
+    def warn(what: str) -> None:
+        if what not in said:
+            said.add(what)
+            console.print(f"warning: {what}: {why}", style="yellow")
+
+    why = "either none dials there, or the tasks tell each other addresses of their own"
+
     def told(progress: Progress) -> None:
-        why = "either none dials there, or the tasks tell each other addresses of their own"
         for fault in progress.unused:
-            what = f"no task used the links of fault {fault} in calibration, so it may not take effect"
-            console.print(f"warning: {what}: {why}", style="yellow")
+            warn(f"no task used the links of fault {fault} in calibration, so it may not take effect")
         if progress.undialled:
-            what = "no task dialled another in calibration, so no fault of the network is drawn"
-            console.print(f"warning: {what}: {why}", style="yellow")
+            warn("no task dialled another in calibration, so no fault of the network is drawn")
         if not progress.unused and not progress.undialled:
             notify(progress)
 

@@ -349,7 +349,7 @@ class _Execution:
     def _learn(self) -> None:
         """Which tasks have dialled which."""
         if self.plan.learns and self.links is not None:
-            self.dialled |= self.links.dialled_by_now()
+            self.dialled |= self.links.dialled_by_now(self.dialled)
             self.manifest.dialled = sorted(f"{dialler}->{listener}" for dialler, listener in self.dialled)
 
     def _check_started(self) -> None:
@@ -498,8 +498,7 @@ class _Execution:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
         rate = (self.records.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
         states = {str(task): state for task, state in self.states.items()}
-        steps = self.plan.workload.steps
-        total = self.layout.workers * steps - sum(steps - number for _, number in self.plan.workload.batches)
+        total = self.plan.updates
         self.notify(Progress(states, min(self.records.acked, total), total, rate))  # some is acknowledged twice
 
     def _poll(self) -> bool:

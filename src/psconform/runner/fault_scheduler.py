@@ -306,6 +306,7 @@ class FaultScheduler:
             if fault.when.phase == SENT and self._hold is not None:
                 one.to(State.PUSHING)
                 one.since = time.monotonic()
+                one.attempted, one.on_ns = True, time.monotonic_ns()  # to hold answers back disturbs, too
                 one.sent = self._hold(Task.parse(arrival.task))
                 continue
             with self._failing(one):

@@ -158,7 +158,8 @@ def curves_of(history: History) -> Curves | None:
             found = [model.loss(np.asarray(by_step[step], np.float32), x, y) for step in known]
         losses[name] = np.interp(np.arange(steps + 1), known, found).tolist() if known else []
     accuracy = serial_accuracy = None
-    if data is not None and isinstance(model, Classifier):
+    whole = not history.gone  # else updates are missing by the faults' doing
+    if data is not None and isinstance(model, Classifier) and whole:
         reached = [join(list(w.reads.values[i]), model.size) for w, i in history.finals if i in w.reads.values]
         accuracy = min(
             (model.accuracy(np.asarray(t, np.float32), data.test_x, data.test_y) for t in reached), default=None

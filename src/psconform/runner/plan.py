@@ -85,6 +85,12 @@ class Plan:
         return self.learns or any(fault.proxied for fault in self.faults)
 
     @property
+    def updates(self) -> int:
+        """How many gradients its workers have in all."""
+        steps = self.workload.steps
+        return self.layout.workers * steps - sum(steps - number for _, number in self.workload.batches)
+
+    @property
     def limited(self) -> bool:
         """Its tasks may not use as much as there is."""
         return self.containers is not None and bool(self.containers.limits)

@@ -97,12 +97,15 @@ class Session:
             unit = _unit(plan, known)
             plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
             idle: list[str] = []
+            undialled = False
             if known is not None and known.dialled is not None:
-                plan = fitting(plan, known.dialled)
-                idle = [f"{fault.kind} {fault}" for fault in unused(plan, known.dialled)]
-                undialled = bool(plan.drawn) and not known.dialled.pairs
-                if idle or undialled:
-                    notify(Progress({}, 0, 0, 0.0, unused=tuple(idle), undialled=undialled))
+                fitted = fitting(plan, known.dialled)
+                idle = [f"{fault.kind} {fault}" for fault in unused(fitted, known.dialled)]
+                undialled = bool(plan.drawn) and not fitted.proxied
+                plan = fitted
+            if idle or undialled:
+                tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
+                notify(Progress(tasks, 0, plan.updates, 0.0, unused=tuple(idle), undialled=undialled))
             server = self._server_for(plan)
             try:
                 for beside in _beside(plan):
@@ -114,7 +117,7 @@ class Session:
                 self._close_server()
                 raise
             manifest.times_s["warm"] = round(launcher.ready_s, 3)
-            manifest.unused = idle
+            manifest.unused, manifest.undialled = idle, undialled
             manifest.write(plan.out)
             return manifest
 

@@ -14,7 +14,7 @@ from ..checks import all_checks, judge_history
 from ..history.build import load_history, outcome_counts
 from ..history.manifest import PLAIN, TWIN, Manifest, write_json
 from ..history.model import History
-from ..history.reasons import Missed
+from ..history.reasons import FaultMissed, Missed
 from ..probe import ORDER, Ledger
 from ..verdict import Coverage, Status, Verdict, exit_code
 from .figures import Curves, Timing, curves_of, timing_of
@@ -42,8 +42,9 @@ class Judged:
     def coverage(self) -> Coverage:
         """How many faults of the plan were observed."""
         planned, missed = len(self.manifest.faults), [each for each in self.history.missed if not each.observed]
-        never = sum(each.how is Missed.NEVER_INJECTED for each in missed)
-        unreached = never if self.history.stops and self.history.faults else 0
+        failed = {each.task for each in self.history.failed}
+        later = [each for each in missed if each.how is Missed.NEVER_INJECTED or _of_any(each, failed)]
+        unreached = len(later) if self.history.stops and self.history.faults else 0
         return Coverage(planned, planned - len(missed), self.manifest.require_faults, unreached)
 
     def names(self, status: Status) -> list[str]:
@@ -66,6 +67,7 @@ class Judged:
             "notes": list(self.history.notes),
             "faults": [dataclasses.asdict(fault) for fault in self.history.faults],
             "faults_missed": [msgspec.to_builtins(missed) for missed in self.history.missed],
+            "faults_unused": self.manifest.unused,
             "slips": [{**vars(slip), "task": str(slip.task), "what": slip.what.value} for slip in self.history.slips],
             "coverage": dataclasses.asdict(self.coverage),
             "slow": dict(self.manifest.workload.slow),
@@ -77,6 +79,11 @@ class Judged:
             "exit_code": self.exit_code,
             "repeat": self.manifest.repeat,
         }
+
+
+def _of_any(missed: FaultMissed, failed: set[str]) -> bool:
+    """It could not be injected into a task that had failed by then."""
+    return missed.how is Missed.REFUSED and missed.fault.partition("@")[0] in failed
 
 
 def judge_folder(folder: Path) -> Judged:
