@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from psconform.claims import Claims
 from psconform.faults.kinds import kinds
 from psconform.history.build import _due
 from psconform.history.manifest import Workload
@@ -210,6 +211,33 @@ def test_and_what_is_wrong_is_found_all_the_same(tmp_path, whose, how, found):
     assert found in violated(story.finish())
 
 
+@pytest.mark.parametrize("liveness", ["progress", "attributed-error"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_of_which_nobody_is_left_has_not_gone_on(tmp_path, workers, liveness):
+    story = Story(tmp_path / "run", workers=workers, claims=dataclasses.replace(CLAIMS, liveness=liveness))
+    for worker in range(workers):
+        story.step(worker, 3)
+    for worker in range(workers):
+        story.kill(f"worker:{worker}")
+    judged = story.end("finished")
+    assert "valid" not in statuses(judged).values(), explain(judged)
+
+
+def test_a_restore_may_have_taken_back_what_a_dead_worker_cannot_send_again(tmp_path):
+    story = Story(tmp_path / "run", claims=CLAIMS)
+    story.step(0, 3)
+    story.step(1, 3)
+    story.checkpoint("c")
+    story.kill("ps:0")
+    story.fault("kill", "ps:0", on=False)
+    story.exits.clear()
+    story.restore("c")
+    story.kill("worker:1", at="6")
+    judged = story.finish()
+    assert not judged.history.gone
+    assert "R1" not in {name for name, status in statuses(judged).items() if status == "valid"}
+
+
 def test_sync_does_not(tmp_path):
     """Nor is a record whole of which the fault that ended it was not seen."""
     story = Story(tmp_path / "run", claims=CLAIMS, update="sync")
@@ -338,6 +366,38 @@ def test_where_rounds_do_not_wait_for_all_the_last_may_come_too_late(tmp_path, c
         story.probes[0].close()
     exited(story, "worker:0", 0, recorded=True, recorded_bytes=1)
     assert violated(story.end("finished")) == found
+
+
+BACKUP = {"barrier": "r-of-n", "reduction": "sum", "delivery": "at-most-once"}
+
+
+@pytest.mark.parametrize(("rounds", "last"), [(12, "ok"), (12, "unknown"), (6, "ok")])
+@pytest.mark.parametrize("counted", ["no versions", "rounds", "gradients"])
+def test_with_a_quorum_final_reads_say_whether_the_rounds_are_over(tmp_path, rounds, last, counted):
+    """worker:2 is late in every round; the last answer of the last round may be lost; a ps may count gradients."""
+    layout = Layout(ps=1, workers=3, quorum=2, reduction="sum")
+    story = Story(tmp_path / "run", workers=3, ps=1, layout=layout, claims=Claims(**BACKUP))
+
+    def version(number):
+        return None if counted == "no versions" else [number * (2 if counted == "gradients" else 1)]
+
+    for step in range(rounds):
+        for worker in (0, 1):
+            story.probes[worker].read(story.theta, version(step), step=step, shards=[0])
+        for worker in (0, 1):
+            story.probes[worker].push(step)
+            story.theta[0] = story.theta[0] - story.probes[worker].gradient(step)
+        for worker in (0, 1):
+            outcome = last if (worker, step) == (1, rounds - 1) else "ok"
+            story.probes[worker].ack(step, outcome, version(step + 1) if outcome == "ok" else None)
+    story.probes[2].read(story.theta, version(rounds), step=0, shards=[0])
+    for worker in range(3):
+        (story.folder / "done" / f"worker-{worker}").touch()
+    for probe in story.probes:
+        probe.wait_for_all()
+        probe.read(story.theta, version(rounds), final=True, shards=[0])
+        probe.close()
+    assert violated(story.end("finished")) == (set() if rounds == story.steps else {"L0"})
 
 
 def test_who_has_data_for_fewer_steps_has_not_ended_too_early(tmp_path):

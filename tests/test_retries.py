@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from psconform.checks.registry import judge_history
@@ -11,6 +12,7 @@ from psconform.history.build import load_history
 from psconform.probe import Probe
 
 from .bugs import WHEN, WHO
+from .replicas import Ring
 from .simulate import Trainer
 
 
@@ -112,6 +114,37 @@ def test_a_worker_that_ends_before_it_sends_a_step_again_is_not_accused(tmp_path
     path.write_bytes(b"".join(lines[:again]))
     verdicts = judge_history(load_history(folder))
     assert not [verdict for verdict in verdicts if verdict.status == "violated"]
+
+
+class ReadsBeforeTheAnswer(Ring):
+    """Each worker records its replica after a step before it records that the step was answered."""
+
+    def _train(self, probes):
+        chief = probes[0].initial()
+        self.theta = [chief.copy() for _ in range(self.workers)]
+        probes[0].initialised([chief])
+        for worker, probe in enumerate(probes):
+            probe.read([self.theta[worker]], step=0)
+        for step in range(self.steps):
+            gradients = [probe.gradients(step, [self.theta[w]])[0] for w, probe in enumerate(probes)]
+            for probe in probes:
+                probe.push(step)
+            if self.layout.local_steps == 1:
+                total = np.sum(gradients, axis=0, dtype=np.float32)
+                self.theta = [theta - total / np.float32(self.share) for theta in self.theta]
+            else:
+                self.theta = [theta - own for theta, own in zip(self.theta, gradients, strict=True)]
+                if self.exchanges(step):
+                    self.theta = [self.averaged(w, step, self.theta) for w in range(self.workers)]
+            for worker, probe in enumerate(probes):
+                probe.read([self.theta[worker]], step=step + 1)
+                probe.ack(step, "ok")
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_a_read_before_an_answer_that_comes_is_of_the_next_step(tmp_path, local_steps):
+    judged = ReadsBeforeTheAnswer(local_steps=local_steps).judge(tmp_path / "run")
+    assert judged.exit_code == 0, judged.verdicts
 
 
 @pytest.mark.parametrize("kind", [ComputesAnew, NamesTheStep])

@@ -32,6 +32,7 @@ from ..history.reasons import (
     TaskFailed,
     how_it_ended,
 )
+from ..history.records import Harm
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
@@ -430,7 +431,7 @@ class _Execution:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
-            without = self.layout.drop_after or self.layout.update == "async"
+            without = self.layout.drop_after or (self.layout.update == "async" and not self._rolls_back())
             with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
                 file.write("" if struck and without else "dead\n")
         if self.states[task] == "failed" and over and closed(events):
@@ -441,6 +442,11 @@ class _Execution:
             error = last_error(log_text(self.folder, task))
             cause = self._cause(task, ended.status, error)
             self.reasons.append(TaskFailed(str(task), ended.status, error.line, error.block, cause))
+
+    def _rolls_back(self) -> bool:
+        """A ps is to be lost: what a worker that is dead by then had in it is sent by nobody again."""
+        ended = (fault.task for fault in self.plan.faults if kinds()[fault.kind].harm is Harm.ENDS)
+        return any(task is not None and task.job == "ps" for task in ended)
 
     def _cause(self, task: Task, status: int, said: LastError) -> Cause:
         """Who ended it, if that was not the trainer."""
