@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -346,9 +347,23 @@ def _due(history: History, worker: Worker) -> int:
 
 def _rounds_over(history: History) -> bool:
     """Whether there were as many rounds as there are steps, by the final reads; without any, nobody can say."""
-    wanted, variables = history.layout.quorum * history.steps, range(history.variables)
-    shown = [min(worker.reads.gradients(v)[read] for v in variables) for worker, read in history.finals]
-    return not shown or max(shown) >= wanted
+    wanted, finals = history.layout.quorum * history.steps, history.finals
+    shown = [min(worker.reads.gradients(v)[read] for v in range(history.variables)) for worker, read in finals]
+    if not shown or max(shown) >= wanted:
+        return True
+    versions = [worker.reads.versions[read].min() for worker, read in finals if worker.reads.versions is not None]
+    return max(versions, default=0) >= history.steps and not _counts_gradients(history)
+
+
+def _counts_gradients(history: History) -> bool:
+    """The versions of a ps go up with each gradient, not with each round; every read shows whole rounds of them."""
+    for worker, (variable, shard) in product(history.workers, enumerate(history.shards or ())):
+        shown, versions = worker.reads.gradients(variable), worker.reads.versions
+        if versions is None or versions.shape[1] != history.layout.ps:
+            return False
+        if (shown != versions[:, shard]).any() or (shown % history.layout.quorum).any():
+            return False
+    return history.shards is not None
 
 
 def _silent(history: History) -> list[str]:
