@@ -46,7 +46,7 @@ def applied_by(log: Path) -> tuple[Counter[tuple[str, ...]], int]:
 
     A line for each gradient: the worker, its step and, of a trainer that claims at-least-once, the number of the
     sending, each of which may be applied once; then the coordinator, if there is one: one that has been replaced can
-    change only parameters that nobody reads any more.
+    change only parameters that are not read any more.
     """
     applied: list[tuple[str, ...]] = []
     saved: dict[str, list[tuple[str, ...]]] = {}
@@ -114,7 +114,7 @@ def main() -> int:
             else:
                 truth = truth_of(run)
                 decided = run.exit_code in (0, 1)
-                failed_alone = "L0" in run.violated  # before any fault: somebody has to look why
+                failed_alone = "L0" in run.violated  # before any fault: the folder shows why
                 outcome = "undecided" if not decided else "right" if agrees(run, truth) else "WRONG"
                 said = " ".join(run.violated) or ("valid" if decided else "unknown")
                 seen = [f"{missed.fault} {missed.how}" for missed in run.missed if missed.how in TRIED]

@@ -123,7 +123,7 @@ def test_that_may_be_what_it_recorded_last(story):
 def test_a_record_with_a_gap_says_nothing_of_it(story, reason):
     judged = story.end("stalled", NoProgress(60), reason)
     assert set(statuses(judged).values()) == {"unknown"}
-    assert statuses(judged)["R1"] == "unknown"  # not "not judged": nobody knows that the record is whole up to there
+    assert statuses(judged)["R1"] == "unknown"  # not "not judged": the record may not be whole up to there
 
 
 def attempted(story, kind="stop", name="worker:1"):
@@ -236,6 +236,18 @@ def test_a_restore_may_have_taken_back_what_a_dead_worker_cannot_send_again(tmp_
     judged = story.finish()
     assert not judged.history.gone
     assert "R1" not in {name for name, status in statuses(judged).items() if status == "valid"}
+
+
+def test_a_final_read_that_names_no_version_is_no_crash(tmp_path):
+    layout = Layout(ps=1, workers=3, quorum=2, reduction="sum")
+    story = Story(tmp_path / "run", workers=3, ps=1, layout=layout, claims=Claims(**BACKUP))
+    for worker in range(3):
+        (story.folder / "done" / f"worker-{worker}").touch()
+    for probe in story.probes:
+        probe.wait_for_all()
+        probe.read(story.theta, [], final=True, shards=[0])
+        probe.close()
+    assert "L0" in violated(story.end("finished"))
 
 
 def test_sync_does_not(tmp_path):

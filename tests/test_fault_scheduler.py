@@ -349,6 +349,7 @@ def test_who_waits_for_a_push_to_be_sent_owes_no_progress_and_is_let_go_at_the_e
             assert time.monotonic() < deadline
             scheduler.tick(heard_s=9.0)
         assert scheduler.lasting
+        assert scheduler.attempted, "answers are held back: that may disturb the worker"
         assert line.recv(16) == b"go\n"  # it is to push
         scheduler.heal_all()
         assert not answers.held

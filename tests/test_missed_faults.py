@@ -12,6 +12,7 @@ from psconform.history.reasons import FaultMissed, Missed, NoEnd, NoProgress, Ta
 from psconform.history.records import Harm, Struck
 from psconform.layout import Layout
 from psconform.report.text import explain
+from psconform.runner.figures import curves_of
 from psconform.runner.verdicts import judge_folder
 from psconform.verdict import Coverage
 
@@ -228,3 +229,13 @@ def test_the_share_that_is_required(coverage, enough):
     """Of the faults that training got to."""
     assert coverage.enough is enough
     assert ("too few for --require-faults" in str(coverage)) is not enough
+
+
+def test_a_run_that_lost_a_worker_for_good_is_not_compared_with_serial_training(tmp_path):
+    """Half of its updates are missing by the fault's doing: C2 over seeds leaves it out."""
+    history = Trainer(workload="digits", update="async", workers=2, steps=4).judge(tmp_path / "run").history
+    assert curves_of(history).accuracy is not None
+    kill = Struck("kill", "worker:1", "5", "", "", harm=Harm.ENDS, tasks=("worker:1",))
+    without = dataclasses.replace(history, faults=(kill,))
+    assert without.gone
+    assert curves_of(without).accuracy is None

@@ -263,7 +263,7 @@ def main():
             coordinate(cluster, folder, durable)
         except tf.errors.OpError:
             traceback.print_exc()
-            os._exit(1)  # its threads may wait for whoever is gone
+            os._exit(1)  # its threads may wait for a task that is gone
         os._exit(0)
     mine = {name: list(hosts) for name, hosts in cluster.items()}
     mine[job][index] = options.address  # the others may dial it at another one

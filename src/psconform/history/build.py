@@ -324,7 +324,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     for worker in history.workers if not history.stops else ():  # then, what is missing did not happen
         task = Task("worker", worker.index)
         lacks = []
-        left = task in (history.left if history.layout.drop_after else history.gone)  # nobody waits for it
+        left = task in (history.left if history.layout.drop_after else history.gone)  # the others do not wait for it
         if not worker.ended and not left and task not in slipped:
             lacks.append("its record has no end event, so it was killed or cut short")
         if (pushed := len(worker.pushes)) < (due := _due(history, worker)):
@@ -346,12 +346,14 @@ def _due(history: History, worker: Worker) -> int:
 
 
 def _rounds_over(history: History) -> bool:
-    """Whether there were as many rounds as there are steps, by the final reads; without any, nobody can say."""
+    """Whether there were as many rounds as there are steps, by the final reads. Without any it is not known."""
     wanted, finals = history.layout.quorum * history.steps, history.finals
-    shown = [min(worker.reads.gradients(v)[read] for v in range(history.variables)) for worker, read in finals]
+    variables = range(history.variables)
+    shown = [min((w.reads.gradients(v)[read] for v in variables), default=0) for w, read in finals]
     if not shown or max(shown) >= wanted:
         return True
-    versions = [worker.reads.versions[read].min() for worker, read in finals if worker.reads.versions is not None]
+    told = ((worker.reads.versions, read) for worker, read in finals)
+    versions = [of[read].min() for of, read in told if of is not None and of.shape[1]]
     return max(versions, default=0) >= history.steps and not _counts_gradients(history)
 
 

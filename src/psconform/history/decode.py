@@ -142,7 +142,7 @@ class Answers:
         same = np.array([event.same for event in self.sent], np.bool_)
         step, use = reads.step.copy(), reads.use.copy()
         step[between], use[between] = self.step[push], np.where(same[push], UNUSED, ANEW)
-        # of a record that ends there, nobody knows whether a step that was never accepted was to be sent again
+        # where a record ends, it is not known whether a step that was never accepted was to be sent again
         if len(self.step) and self.step[-1] not in self.acked:
             last = self.step[-1]
             open_ended = (following == len(self.seq)) & ~reads.final & (reads.step < self.steps)

@@ -444,7 +444,7 @@ class _Execution:
             self.reasons.append(TaskFailed(str(task), ended.status, error.line, error.block, cause))
 
     def _rolls_back(self) -> bool:
-        """A ps is to be lost: what a worker that is dead by then had in it is sent by nobody again."""
+        """A fault of the plan ends a ps: a worker that is dead by then cannot send again what that ps loses."""
         ended = (fault.task for fault in self.plan.faults if kinds()[fault.kind].harm is Harm.ENDS)
         return any(task is not None and task.job == "ps" for task in ended)
 
