@@ -230,6 +230,20 @@ def test_clean_deletes_nothing_that_anybody_names_in_a_folder(tmp_path, monkeypa
     assert (thesis.exists(), shared.exists(), folder.exists()) == (True, False, False)
 
 
+def test_clean_deletes_what_a_killed_shrink_or_judge_has_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = "from psconform.launchers.local import scratch_folder as scratch\n"
+    code += "with scratch() as folder: print(folder, flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        folder = Path(process.stdout.readline().strip())
+        assert "deleted" not in clean()
+        assert folder.is_dir()
+        process.kill()
+    assert f"deleted {folder}\n" in clean()
+    assert not list(tmp_path.iterdir())
+
+
 def test_clean_deletes_temporary_folders_of_the_dead_alone(tmp_path, monkeypatch, owner):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = tmp_path / f"{TEMPORARY}{mark_of(owner).replace(':', '-')}-abc"

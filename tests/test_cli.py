@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import psconform
 from psconform.cli import main
 from psconform.doctor import examine
-from psconform.launchers.engine import engine
+from psconform.launchers.engine import GLANCE_S, engine
 
 from .waits import HANG_S, only_one_cleans
 
@@ -162,7 +163,7 @@ def test_clean_says_how_many():
         ("run --frobnicate", ["--frobnicate"]),
         ("run one two", ["two"]),
         ("run --steps", ["--steps"]),
-        ("run --steps many", ["--steps", "many", "integer"]),
+        ("run --steps many", ["--steps", "many", "whole number"]),
         ("run --steps 0", ["--steps", "0", "between 1 and"]),
         ("run --steps -1", ["--steps", "-1"]),
         ("run --steps 99999999", ["--steps", "99999999"]),
@@ -181,11 +182,23 @@ def test_clean_says_how_many():
         ("run --faults one.toml --faults two.toml", ["--faults", "once", "one.toml two.toml"]),
         ("run --faults=", ["--faults", "with a plan"]),
         ("run --faults {here}/full/empty.toml", ["empty.toml", "holds no fault"]),
+        ("run --faults {here}/full", ["--faults", "it is a folder, not a regular file"]),
+        ("run --faults {here}/fifo.toml", ["--faults", "it is a FIFO, not a regular file"]),
+        ("run --faults /dev/zero", ["--faults", "it is a device, not a regular file"]),
+        ("run --layout {here}/fifo.toml", ["--layout", "it is a FIFO, not a regular file"]),
+        ("run --layout {here}/zero.toml", ["--layout", "it is a device, not a regular file"]),
+        ("run --layout ps=\uff15,worker=1", ["--layout", "cannot read"]),
+        ("run --steps \uff15", ["--steps", "must be a whole number"]),
+        ("run --update async --staleness 99999999999999999999", ["--staleness", "must be a whole number"]),
+        ("run --learning-rate 1e400 --workload digits", ["--learning-rate", "must be a number"]),
+        ("run --slow worker:1=1e400s", ["--slow", "between 0 and 60 s", "1e400s"]),
+        ("run --max-log 5MB", ["--max-log", "such as 512MiB", "5MB"]),
+        ("run --max-run 1KiB", ["--max-run", "must be between 64KiB and 1024GiB", "1KiB"]),
         ("run --batch 99", ["--batch", "99", "digits"]),
         ("run --workload quadratic --model mlp", ["--model", "mlp", "digits"]),
         ("run --update async --reduction sum", ["--reduction", "sum", "sync"]),
         ("run --repeat 0", ["--repeat", "0", "between 1 and"]),
-        ("run --repeat few", ["--repeat", "few", "integer"]),
+        ("run --repeat few", ["--repeat", "few", "whole number"]),
         ("run --random-layouts", ["--random-layouts", "--repeat N"]),
         ("run --no-keep-valid", ["--no-keep-valid", "--repeat N"]),
         ("run --repeat 2 --random-layouts --layout small", ["--layout", "'small'", "drawn"]),
@@ -208,6 +221,9 @@ def test_clean_says_how_many():
         ("run missing.toml", ["missing.toml", "No such file"]),
         ("run {here}", ["TARGET", "no such target"]),
         ("run {here}/full/bad.toml", ["bad.toml", "is not TOML"]),
+        ("run {here}/fifo.toml", ["fifo.toml", "it is a FIFO, not a regular file"]),
+        ("run {here}/zero.toml", ["zero.toml", "it is a device, not a regular file"]),
+        ("run /dev/zero", ["TARGET", "no such target"]),
         ("run {here}/full/empty.toml", ["empty.toml: name", "is missing"]),
         ("run --out {here}/full", ["--out", "/full'", "not empty"]),
         ("run --out {here}/file", ["--out", "/file'"]),
@@ -228,6 +244,8 @@ def test_bad_input_is_one_line_with_place_value_and_choices(here, monkeypatch, c
     (here / "full").mkdir()
     (here / "full" / "bad.toml").write_text("name = ")
     (here / "full" / "empty.toml").write_text("")
+    os.mkfifo(here / "fifo.toml")
+    (here / "zero.toml").symlink_to("/dev/zero")
     (here / "odd").mkdir()
     (here / "odd" / "manifest.json").write_text('{"run": 1}')
     before = sorted(here.rglob("*"))
@@ -244,7 +262,7 @@ def test_bad_input_to_the_command_itself(tmp_path, arguments):
     one_line(done.stderr)
 
 
-@pytest.mark.parametrize(("redirected", "status"), [(">/dev/full", 4), ("| true", 4), (">&-", 0)])
+@pytest.mark.parametrize(("redirected", "status"), [(">/dev/full", 3), ("| true", 0), (">&-", 0), ("2>/dev/full", 0)])
 def test_output_that_cannot_be_written_is_no_traceback(redirected, status):
     script = f"set -o pipefail; {sys.executable} -c 'from psconform.cli import main; main()' list checks {redirected}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False)
@@ -253,10 +271,23 @@ def test_output_that_cannot_be_written_is_no_traceback(redirected, status):
     assert done.stderr.count("\n") <= 1
 
 
-def test_internal_failure_is_one_line_and_status_4(tmp_path):
+@pytest.mark.parametrize("words", [["doctor"], ["list", "faults"]])
+def test_a_stopped_docker_engine_is_not_waited_for(words, tmp_path):
+    """It takes connections and answers none."""
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "engine"))
+        engine.listen()
+        command = [sys.executable, "-m", "psconform", *words, "--json"]
+        env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/engine"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=20 * GLANCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no Docker engine answers at" in done.stdout
+
+
+def test_a_program_that_is_not_there_is_one_line_and_status_3(tmp_path):
     (tmp_path / "target.toml").write_text(TARGET.read_text().replace('"{python}"', '"no-such-program"'))
     done = call("run", "target.toml", "--out", "run", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (4, "")
+    assert (done.returncode, done.stdout) == (3, "")
     starting, line = done.stderr.splitlines()
     assert starting.startswith("starting socket-ps on ps=2,worker=3, sync")
     assert line.startswith("psconform: ps:0 cannot be started: FileNotFoundError")

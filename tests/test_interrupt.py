@@ -1,13 +1,18 @@
 """psconform or its tasks die in the middle of a run: nothing survives, and what was recorded can be read."""
 
 import contextlib
+import gc
 import json
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
+
+from psconform.api import judge
+from psconform.runner.session import Session
 
 from .waits import HANG_S, until, within_a_second
 
@@ -178,8 +183,8 @@ def test_a_killed_keeper_is_one_clear_error(running, tmp_path):
     keeper.kill()
     within_a_second(lambda: all(map(gone, below)))
     out, err = process.communicate(timeout=HANG_S)
-    assert (process.returncode, out) == (4, "")
-    assert err.splitlines()[-1] == "psconform: the keeper of the tasks ended, and with it all tasks"
+    assert (process.returncode, out) == (3, "")
+    assert err.splitlines()[-1].startswith("psconform: the keeper of the tasks ended, and with it all tasks: ")
     assert "Traceback" not in err
     status, text = check(tmp_path / "out")
     assert status == 2
@@ -212,3 +217,48 @@ def test_a_kill_during_calibration_leaves_no_folder(tmp_path):
             process.kill()
     within_a_second(lambda: all(map(gone, below)))
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("until_what", ["going", "closed"])
+def test_a_psconform_that_was_stopped_and_goes_on_accuses_nobody(tmp_path, until_what):
+    """For longer than its patience: training went on meanwhile, or came to its end."""
+    words = [*command(tmp_path, *RUN, pause=0.2), "--patience", "1"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until((tmp_path / "going").exists)
+            process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            until((tmp_path / until_what).exists)
+            until(lambda: time.monotonic() > began + 1.5)  # more than the patience
+            process.send_signal(signal.SIGCONT)
+            shown = process.communicate(timeout=HANG_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, shown
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["status"] == "finished"
+
+
+def test_judge_leaves_nothing_in_the_temporary_folder(tmp_path, monkeypatch):
+    command(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    with Session() as session:
+        run = judge(tmp_path / "target.toml", layout="ps=2,worker=1", update="async", steps=5, session=session)
+    assert run.valid, run.explain()
+    assert check(run.folder)[0] == 0
+    assert list((tmp_path / "tmp").iterdir()) == [run.folder]
+    del run
+    gc.collect()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_two_at_once_into_one_folder(tmp_path):
+    """The second is refused, whenever it comes, and leaves what the first has written."""
+    words, pipes = command(tmp_path, *RUN), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(words, cwd=tmp_path, **pipes) for _ in range(2)]
+    said = [process.communicate(timeout=HANG_S) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 3], said
+    refused = said[[process.returncode for process in both].index(3)][1].splitlines()[-1]
+    assert refused.startswith("psconform: --out: ")
+    assert check(tmp_path / "out")[0] == 0
+    assert not list(tmp_path.glob("*.calibration*"))

@@ -419,7 +419,7 @@ def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
     words = f"{hide}\nfrom psconform.__main__ import main\nsys.argv = ['psconform', *sys.argv[1:]]\nmain()"
     arguments = ["run", "--faults", str(plan), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", words, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 4
+    assert done.returncode == 3
     said = "psconform: faults of the disk that last need mfusepy: pip install 'psconform[chaos]'"
     assert done.stderr.splitlines() == [said]
     assert not (tmp_path / "out").exists()

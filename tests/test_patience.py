@@ -8,7 +8,7 @@ import pytest
 
 from psconform.history.reasons import NoEnd, NoProgress
 from psconform.layout import Task
-from psconform.runner import execute
+from psconform.runner import execute, progress
 
 WORKER = Task("worker", 0)
 LOOK_S = 0.5
@@ -28,6 +28,7 @@ class Loop(execute._Execution):
         self.folder, self.lives, self.reasons, self.stalled, self.slowest_s = None, {}, [], False, 0.0
         self.scheduler, self.until_s, self.lasts_s = self, until_s, lasts_s
         self.starting, self.attempted = False, bool(until_s or lasts_s)
+        self.clock = lambda: self.now
 
     @property
     def pending(self):
@@ -50,6 +51,9 @@ class Loop(execute._Execution):
     def _comes_up(self):
         return False
 
+    def _too_large(self):
+        return False
+
     def _all_closed(self):
         return self.closed
 
@@ -64,7 +68,6 @@ def stopped(monkeypatch):
 
     def follow(**said):
         loop = Loop(**said)
-        monkeypatch.setattr(execute, "time", SimpleNamespace(monotonic=lambda: loop.now))
         loop._follow()
         (reason,) = loop.reasons
         assert loop.stalled is isinstance(reason, NoProgress)
@@ -96,3 +99,14 @@ def test_a_silence_is_a_hang_after(stopped, said, after_s):
 
 def test_who_has_closed_its_record_has_ten_times_as_long(stopped):
     assert stopped(closed=True) == (30.5, NoEnd(("worker:0",), 30.5))
+
+
+def test_the_time_in_which_psconform_was_stopped_is_no_silence(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = progress.AwakeClock()
+    began = clock()
+    for passed in (0.05, 0.05, 15.0, 0.1):
+        now += passed
+        clock()
+    assert clock() - began == pytest.approx(0.2 + progress.LOOK_S)

@@ -36,6 +36,14 @@ def test_png_and_svg_by_suffix(tmp_path):
     assert "<svg" in (tmp_path / "run.svg").read_text(encoding="utf-8")
 
 
+def test_what_a_link_names_is_not_drawn_over(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "plot.svg").symlink_to("precious")
+    draw(tmp_path / "plot.svg", title="a run", **WHOLE)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
+
+
 def test_every_axis_and_curve_is_labelled_with_its_unit(tmp_path):
     draw(tmp_path / "run.svg", title="costs $5 & $6", **WHOLE)
     shown = words(tmp_path / "run.svg")

@@ -17,7 +17,7 @@ from rich.console import Console
 from psconform.anomalies import Anomaly
 from psconform.cli import app
 from psconform.defect import Defect
-from psconform.errors import BadInput, PsconformError
+from psconform.errors import BadInput, PsconformError, Unavailable
 from psconform.history.manifest import Manifest
 from psconform.options import Options
 from psconform.report.series_summary import one_line, show_series, summary
@@ -190,16 +190,17 @@ def test_what_was_reported_of_a_run_is_kept_and_counted(tmp_path, monkeypatch):
     assert series.exit_code == 0
 
 
-FAILS = PsconformError("ps:0 cannot be started")
+FAILS, BROKEN = Unavailable("ps:0 cannot be started"), PsconformError("the keeper is gone")
 
 
 @pytest.mark.parametrize(
     ("kinds", "exit_code", "codes"),
     [
-        ((Trainer, Trainer), 0, {"0": 2, "1": 0, "2": 0, "4": 0}),
-        ((Trainer, Unfinished, Trainer), 2, {"0": 2, "1": 0, "2": 1, "4": 0}),
-        ((FAILS, Unfinished, Trainer), 4, {"0": 1, "1": 0, "2": 1, "4": 1}),
-        ((FAILS, Unfinished, bugs.Dropped, Trainer), 1, {"0": 1, "1": 1, "2": 1, "4": 1}),
+        ((Trainer, Trainer), 0, {"0": 2, "1": 0, "2": 0, "3": 0, "4": 0}),
+        ((Trainer, Unfinished, Trainer), 2, {"0": 2, "1": 0, "2": 1, "3": 0, "4": 0}),
+        ((FAILS, Unfinished, Trainer), 3, {"0": 1, "1": 0, "2": 1, "3": 1, "4": 0}),
+        ((BROKEN, FAILS, Unfinished, Trainer), 4, {"0": 1, "1": 0, "2": 1, "3": 1, "4": 1}),
+        ((FAILS, Unfinished, bugs.Dropped, Trainer), 1, {"0": 1, "1": 1, "2": 1, "3": 1, "4": 0}),
     ],
 )
 def test_every_run_is_counted_and_the_worst_decides(tmp_path, kinds, exit_code, codes):
@@ -211,7 +212,7 @@ def test_every_run_is_counted_and_the_worst_decides(tmp_path, kinds, exit_code, 
     bad = [i for i, kind in enumerate(kinds, start=1) if kind is not Trainer]
     assert [run["run"] for run in content["not_valid"]] == bad
     assert sum(content["guarantees"]["R1"][status] for status in ("valid", "violated", "unknown")) == len(kinds) - (
-        FAILS in kinds
+        (FAILS in kinds) + (BROKEN in kinds)
     )
     text = shown(series)
     for run in content["not_valid"]:
@@ -219,7 +220,7 @@ def test_every_run_is_counted_and_the_worst_decides(tmp_path, kinds, exit_code, 
         assert run["repeat"] in text
         assert Path(run["folder"]).is_dir()
     assert ("ps:0 cannot be started" in text) is (FAILS in kinds)
-    assert {0: "VALID", 1: "VIOLATED", 2: "UNKNOWN", 4: "FAILED"}[exit_code] + ": " in text
+    assert {0: "VALID", 1: "VIOLATED", 2: "UNKNOWN", 3: "FAILED", 4: "FAILED"}[exit_code] + ": " in text
 
 
 def test_the_table_counts_verdicts(tmp_path):
@@ -330,7 +331,7 @@ def test_a_real_series(tmp_path):
     content = json.loads(done.stdout)
     assert content == json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert [run["seed"] for run in content["runs"]] == [3, 4]
-    assert content["exit_codes"] == {"0": 2, "1": 0, "2": 0, "4": 0}
+    assert content["exit_codes"] == {"0": 2, "1": 0, "2": 0, "3": 0, "4": 0}
     assert 0 < content["times_s"]["first_ack"]["min"] <= content["times_s"]["cluster"]["max"]
     assert all(run["updates_per_s"] > 0 for run in content["runs"])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["summary.json"]
@@ -341,7 +342,7 @@ def test_a_real_series(tmp_path):
 def test_runs_that_cannot_start_are_counted(tmp_path):
     (tmp_path / "target.toml").write_text(TARGET.read_text().replace('"{python}"', '"no-such-program"'))
     done = psconform("run", "target.toml", "--repeat", "2", "--out", "out", cwd=tmp_path)
-    assert done.returncode == 4, done.stderr
+    assert done.returncode == 3, done.stderr
     assert done.stdout.count("ps:0 cannot be started: FileNotFoundError") == 2
     assert "FAILED: 2 failed" in done.stdout
     assert "Traceback" not in done.stderr

@@ -73,6 +73,11 @@ def test_good_file_is_read_in_full(tmp_path):
         ('"--job={job}"', '"{}"', "jobs.ps.command: cannot be filled in"),
         ('"--job={job}"', '"{job[x]}"', "jobs.ps.command: cannot be filled in"),
         ('"--job={job}"', '"{job.x}"', "jobs.ps.command: cannot be filled in"),
+        (
+            '"--job={job}"',
+            '"{job.__class__}"',
+            "jobs.ps.command: cannot be filled in (a placeholder is a name",
+        ),
         ('"--job={job}"', '"\\u0000"', "jobs.ps.command: must not contain a null character"),
         ('["{python}", "train.py", "--job={job}"]', "[]", "jobs.ps.command: List should have at least 1 item"),
         ('["{python}", "train.py", "--job={job}"]', '"train.py"', "jobs.ps.command: Input should be a valid list"),

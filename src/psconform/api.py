@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import tempfile
+import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -16,6 +17,7 @@ from rich.text import Text
 from .anomalies import Anomaly
 from .errors import BadInput
 from .history.reasons import FaultMissed
+from .launchers.local import temporary_folder
 from .options import OPTIONS, Options
 from .report.text import explain, table
 from .runner.plan import Plan, make_plan
@@ -30,12 +32,14 @@ Given = ParamSpec("Given")
 class Run:
     """One judged run: its folder, its verdicts, and what they mean."""
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: Judged, *, temporary: bool = False) -> None:
         self._judged = judged
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, judged.folder, ignore_errors=True)
 
     @property
     def folder(self) -> Path:
-        """The run folder; ``psconform check FOLDER`` judges it again."""
+        """The run folder; ``psconform check FOLDER`` judges it again. A temporary one goes with this object."""
         return self._judged.folder
 
     @property
@@ -143,7 +147,8 @@ def judge(call: _Call) -> Run:
 
     Options are those of ``psconform run``. A time may be a number of seconds, too; an option that may be given several
     times is one text or several, of ``slow`` and ``batches`` also a mapping, ``{"worker:1": 0.05}``; ``faults`` may be
-    the text of a plan. The run folder is by default a temporary one, which is yours to delete.
+    the text of a plan. Without ``out`` the run folder is a temporary one, which is deleted with the ``Run`` that is
+    returned; if this raises, its logs are kept until ``psconform clean``.
 
     Args:
         session: keeps warm processes between runs; by default one per Python process.
@@ -155,9 +160,10 @@ def judge(call: _Call) -> Run:
     """
     plan = make_plan(call)
     if call.out is None:
-        plan = replace(plan, out=Path(tempfile.mkdtemp(prefix="psconform-")))
+        plan = replace(plan, out=temporary_folder())
     try:
-        return run_plan(plan, session=call.session or default_session(), notify=call.notify)
+        judged = _judged(plan, session=call.session or default_session(), notify=call.notify)
+        return Run(judged, temporary=call.out is None)
     except BaseException:
         if call.out is None and not any(plan.out.iterdir()):
             plan.out.rmdir()
@@ -166,10 +172,14 @@ def judge(call: _Call) -> Run:
 
 def run_plan(plan: Plan, *, session: Session, notify: Notify = lambda _: None) -> Run:
     """Run a plan, judge it, store the verdicts. Raises as ``judge`` does."""
+    return Run(_judged(plan, session=session, notify=notify))
+
+
+def _judged(plan: Plan, *, session: Session, notify: Notify) -> Judged:
     session.run(plan, notify=notify)
     judged = judge_folder(plan.out)
     store(judged)
-    return Run(judged)
+    return judged
 
 
 def check(folder: str | Path) -> Run:

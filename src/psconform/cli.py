@@ -5,14 +5,18 @@ replay and shrink are in cli_replay.py; images, list, doctor and clean in cli_ma
 
 from __future__ import annotations
 
+import errno
 import inspect
+import io
+import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO, get_args
 
 import typer
 from pydantic import ValidationError
@@ -21,6 +25,7 @@ from .cli_machine import clean, doctor, images, list_
 from .cli_replay import replay, shrink
 from .errors import BadInput, PsconformError
 from .options import EXECUTION, OPTIONS, Option, Options
+from .printable import printable
 from .report.progress_bar import show_progress
 from .report.series_summary import show_series
 from .report.series_summary import summary as series_summary
@@ -36,7 +41,7 @@ app = typer.Typer(
     name="psconform",
     help="Says which promises a parameter-server training cluster kept.",
     epilog="Exit codes: 0 all claimed guarantees valid, 1 one violated, 2 none violated but one unknown, "
-    "3 bad input, 4 psconform itself failed, 130 interrupted.",
+    "3 bad input, or something that is missing here, 4 psconform itself failed, 130 interrupted.",
     pretty_exceptions_enable=False,
     add_completion=False,
 )
@@ -44,6 +49,43 @@ SERIES = "Series"
 """The panel of options that are of many runs."""
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 """click's UsageError: recent versions of typer carry their own copy of click."""
+
+
+SURROUNDINGS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+"""Errors that this machine is the reason of: a full disk, a limit of its own."""
+
+
+class Output(io.TextIOWrapper):
+    """Standard output or error. One that cannot be written changes nothing else: no verdict, no exit code, no run."""
+
+    failed: OSError | None = None
+
+    @classmethod
+    def of(cls, stream: TextIO | None) -> Output:
+        """In place of this one, or of none: closed by the shell's ``>&-``."""
+        if not isinstance(stream, io.TextIOWrapper):
+            return cls(open(os.devnull, "wb"), encoding="utf-8")
+        same = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115  (it is that of the whole process)
+        return cls(same, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering)
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.failed = self.failed or error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())  # or Python would try again, and complain
+        os.close(nowhere)
 
 
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -55,12 +97,39 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def integer(given: str | int) -> int:
+    """A whole number in up to 18 ASCII digits: int() takes the digits of all scripts. Defaults are numbers already."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", str(given)):
+        raise typer.BadParameter(f"must be a whole number, got {str(given)[:50]!r}")
+    return int(given)
+
+
+def number(given: str | float) -> float:
+    """A finite number in ASCII digits."""
+    try:
+        found = float(given) if str(given).isascii() else math.nan
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise typer.BadParameter(f"must be a number, got {str(given)[:50]!r}")
+    return found
+
+
+PARSERS: dict[Any, Callable[[Any], Any]] = {int: integer, float: number}
+
+
 def _parameter(option: Option) -> inspect.Parameter:
     kind = option.typed or option.kind
     default = None if kind == list[str] else option.default
     shown: Any = typer.Argument(help=option.help)
     if option.flag.startswith("--"):
-        shown = typer.Option(option.flag, help=option.help, metavar=option.metavar, rich_help_panel=option.group)
+        shown = typer.Option(
+            option.flag,
+            help=option.help,
+            metavar=option.metavar,
+            rich_help_panel=option.group,
+            parser=next((PARSERS[each] for each in (kind, *get_args(kind)) if each in PARSERS), None),
+        )
     taken: Any = Annotated[kind | None if default is None else kind, shown]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=taken)
 
@@ -77,6 +146,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
+            parser=integer,
             help="Run N times, with the seeds seed, seed + 1, ..., and sum up.",
             rich_help_panel=SERIES,
         ),
@@ -97,7 +167,7 @@ def run(
 ) -> None:
     """Run a cluster, judge it, print which guarantees held; with --repeat many times, and print a summary.
 
-    A series exits with the worst there was: 1 violated, else 4 a run that failed, else 2 unknown, else 0.
+    A series exits with the worst there was: 1 violated, else 4 or 3 a run that failed, else 2 unknown, else 0.
     """
     from .api import run_plan
 
@@ -199,40 +269,40 @@ def _options(
 def main() -> None:
     """Entry point: exit codes as documented, one line per error, no traceback for what a user can mend."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: tasks first, the record closed
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (closed by the shell's >&-)
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    status = 0
+    before, output = (sys.stdout, sys.stderr), Output.of(sys.stdout)
+    sys.stdout, sys.stderr = output, Output.of(sys.stderr)
     try:
         status = _run_app()
-        sys.stdout.flush()
-    except OSError as error:  # standard output cannot be written
-        if not isinstance(error, BrokenPipeError) and status != 4:  # 4: an error has been named already
-            _say(f"cannot write its output ({error.strerror})")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again and complain
-        status = 4
-    sys.exit(status)
+        output.flush()
+        if output.failed and not isinstance(output.failed, BrokenPipeError):
+            _say(f"cannot write its output ({output.failed.strerror})")
+            status = 3 if status is None else status
+    finally:
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+    sys.exit(status or 0)
 
 
-def _run_app() -> int:
+def _run_app() -> int | None:
+    """The exit code; None of a command that has done what it says."""
     try:
         status = app(standalone_mode=False, prog_name="psconform")
     except (typer.Abort, KeyboardInterrupt):
         status = 130
-    except SystemExit:  # typer's answer to a closed standard output; its 1 would mean "violated"
-        return 4
     except USAGE_ERROR as error:
         return _usage_error(error)
     except PsconformError as error:
         _say(str(error))
         return error.exit_code
-    except BrokenPipeError:
-        raise
     except Exception as error:  # the last line of defence: say what and where, in one line
+        if isinstance(error, OSError) and error.errno in SURROUNDINGS:
+            _say(f"{error.filename or 'a file'}: {error.strerror}")
+            return 3
         _say(f"failed: {type(error).__name__}: {error} ({_innermost(error)}); please report this")
         return 4
     if status == 130:
         _say("interrupted; all tasks have been ended")
-    return status if isinstance(status, int) else 0
+    return status if isinstance(status, int) else None
 
 
 def _usage_error(error: Any) -> int:
@@ -248,7 +318,7 @@ def _usage_error(error: Any) -> int:
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(f"psconform: {' '.join(message.split())}\n")
+    sys.stderr.write(f"psconform: {printable(' '.join(message.split()))}\n")
 
 
 def _innermost(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from .launchers.engine import engine
 from .launchers.images import Image, Say, load, save
 from .launchers.images import build as build_images
 from .launchers.images import images as built_images
+from .printable import printable
 from .report.listing import LISTS, print_rows
 from .terminal import Json, print_json
 
@@ -65,7 +66,7 @@ def clean() -> None:
     silent: PsconformError | None = None
     ended = end_orphans()
     for orphan in ended:
-        sys.stdout.write(f"ended {orphan.pid}: {orphan.command}\n")
+        sys.stdout.write(f"ended {orphan.pid}: {printable(orphan.command)}\n")
     sys.stdout.write(f"{len(ended)} process(es) ended\n")
     try:
         for name in remove_pods():
@@ -73,9 +74,9 @@ def clean() -> None:
     except PsconformError as error:
         silent = error  # what is left of the rest is removed all the same
     for folder in remove_mounts():  # before what they may lie in is deleted
-        sys.stdout.write(f"unmounted {folder}\n")
+        sys.stdout.write(f"unmounted {printable(folder)}\n")
     for folder in remove_folders():
-        sys.stdout.write(f"deleted {folder}\n")
+        sys.stdout.write(f"deleted {printable(folder)}\n")
     if silent is not None:
         raise silent
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 
 from .errors import BadInput, PsconformError
+from .launchers.local import scratch_folder
 from .report.series_summary import show_series
 from .report.series_summary import summary as series_summary
 from .runner import replay as replaying
@@ -83,10 +83,10 @@ def shrink(
     )
     with (
         Session() as session,
-        tempfile.TemporaryDirectory(prefix="psconform-shrink-") as scratch,
+        scratch_folder() as scratch,
         console.status("") as status,
     ):
-        fails = replaying.Fails(before, session, Path(scratch))
+        fails = replaying.Fails(before, session, scratch)
         smallest, failed = plan, False
 
         def run(tried: Plan) -> replaying.Seen:

@@ -15,7 +15,7 @@ from .errors import PsconformError
 from .faults import disk_faults, faketime
 from .faults.kinds import check_available
 from .faults.toxiproxy_install import find, need, ways
-from .launchers.engine import engine, told
+from .launchers.engine import GLANCE_S, engine, told
 from .launchers.gpus import gpus
 from .targets.compose import HINT, compose
 
@@ -82,7 +82,7 @@ def _fuse() -> str:
 def _docker() -> str:
     try:
         with told("the engine does not say its version"):
-            return str(engine().version()["Version"])
+            return str(engine(answers_s=GLANCE_S).version()["Version"])
     except PsconformError as error:
         raise Lacking(str(error)) from None
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+VALUE, LONGEST = 300, 2000
+"""Characters of a value in an error, and of what is wrong with it."""
+
 
 class PsconformError(Exception):
     """Something psconform itself could not do (exit code 4)."""
 
     exit_code = 4
+
+
+class Unavailable(PsconformError):
+    """Something that this machine lacks, or refuses: an engine, a program, an extra, a port (exit code 3)."""
+
+    exit_code = 3
 
 
 class BadInput(PsconformError):
@@ -36,14 +45,18 @@ class BadInput(PsconformError):
     ) -> None:
         self.place, self.problem, self.value, self.hint = place, problem, value, hint
         self.choices = tuple(choices)
-        text = f"{place}: {problem}"
+        text = f"{place}: {_shortened(problem, LONGEST)}"
         if value is not None:
-            text += f", got {value!r}"
+            text += f", got {_shortened(repr(value), VALUE)}"
         if self.choices:
             near = difflib.get_close_matches(str(value), self.choices, n=1)
             text += f"; valid: {', '.join(self.choices)}"
             text += f" (did you mean {near[0]!r}?)" if near else ""
         super().__init__(text + (f". {hint}" if hint else ""))
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 40]} ... {text[-30:]}"
 
 
 class NotStarted(BadInput):

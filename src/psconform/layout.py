@@ -45,7 +45,7 @@ class Task:
     @classmethod
     def parse(cls, text: str, *, place: str = "task") -> Task:
         """Read ``job:index``; raises BadInput."""
-        match = re.fullmatch(r"([a-z][a-z_]*):(\d{1,4})", text)
+        match = re.fullmatch(r"([a-z][a-z_]*):([0-9]{1,4})", text)
         if match is None:
             raise BadInput(place, "must be job:index, such as worker:0", value=text)
         return cls(match[1], int(match[2]))
@@ -148,7 +148,7 @@ class Layout:
         counts: dict[str, int] = {}
         spelled = NAMED.get(text.strip(), text)
         for part in spelled.split(","):
-            match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,6})\s*", part)
+            match = re.fullmatch(r"\s*([a-z]+)\s*=\s*([0-9]{1,6})\s*", part)
             if match is None:
                 hint = f"Write ps=2,worker=3 or one of: {', '.join(NAMED)}"
                 raise BadInput("--layout", "cannot read", value=text, hint=hint)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from os import PathLike
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,6 +294,10 @@ class Batches:
         return np.asarray(sizes * self.workers / sizes.sum(), np.float64)
 
 
+MOST = 256 << 20
+"""Bytes that the arrays of a data file may have together."""
+
+
 @dataclass(frozen=True)
 class Data:
     """Samples for training and for testing: ``x`` float32[n, features] from 0 to 1, ``y`` int64[n] classes."""
@@ -304,18 +308,34 @@ class Data:
     test_y: Ids
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Data:
-        """Read an .npz with these four arrays; ValueError names what is wrong with it, OSError if it is not there."""
+    def load(cls, path: str | PathLike[str] | IO[bytes]) -> Data:
+        """Read an .npz with these four arrays, of a path or an open file.
+
+        Raises:
+            ValueError: it is something else, or has more than MOST bytes in it; says what is wrong.
+            OSError: it cannot be read.
+        """
+        if isinstance(path, (str, PathLike)):
+            with open(path, "rb") as file:
+                return cls._load(file, f"{path}: ")
+        return cls._load(path)
+
+    @classmethod
+    def _load(cls, file: IO[bytes], place: str = "") -> Data:
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            with zipfile.ZipFile(file) as packed:
+                if (size := sum(member.file_size for member in packed.infolist())) > MOST:
+                    raise ValueError(f"{size} bytes are in it, {MOST} may be")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in ("train_x", "train_y", "test_x", "test_y")}
         except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError, ValueError) as error:
-            raise ValueError(f"{path}: not a data file of psconform: {error}") from error
+            raise ValueError(f"{place}not a data file of psconform: {error}") from error
         for part in ("train", "test"):
             x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
             if (x.dtype, y.dtype, x.ndim) != (np.float32, np.int64, 2) or y.shape != x.shape[:1] or not len(y):
                 found = f"{part}_x is {x.dtype}{list(x.shape)}, {part}_y {y.dtype}{list(y.shape)}"
-                raise ValueError(f"{path}: {found}; expected float32[n, features] and int64[n], n > 0")
+                raise ValueError(f"{place}{found}; expected float32[n, features] and int64[n], n > 0")
         return cls(**arrays)
 
 

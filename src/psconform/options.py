@@ -236,6 +236,13 @@ class Options:
     patience_s: float = option(
         60.0, EXECUTION, "Seconds without progress that end a run; 60 at least until a step is done.", flag="--patience"
     )
+    max_record: str = option(
+        "256MiB", EXECUTION, "How large the event file of a task may be: about 400,000 steps.", "SIZE"
+    )
+    max_log: str = option("64MiB", EXECUTION, "Of a larger log the beginning and the end are kept.", "SIZE")
+    max_run: str = option(
+        "4GiB", EXECUTION, "A run whose event files, vectors and logs are larger together is ended.", "SIZE"
+    )
 
     def __post_init__(self) -> None:
         for name, each in OPTIONS.items():

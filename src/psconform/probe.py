@@ -924,6 +924,9 @@ class Probe:
         if self._log is not None:
             with contextlib.suppress(OSError):
                 self._log.abandon()
+        if self._folder is not None:  # an empty file takes no room; without it the trainer would have ended too early
+            with contextlib.suppress(OSError):
+                (self._folder / "done" / f"{self._name}.unwritable").touch()
 
     def _sends(self, step: int) -> int:
         """The step of a push that may be made."""

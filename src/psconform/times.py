@@ -22,7 +22,7 @@ def parse_seconds(value: float | str, *, place: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     for unit, factor in UNITS.items():  # s is the end of the others, so it comes last
-        if isinstance(value, str) and value.endswith(unit):
+        if isinstance(value, str) and value.isascii() and value.endswith(unit):
             try:
                 seconds = float(Decimal(value.removesuffix(unit)) * factor)
             except (DecimalException, OverflowError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from functools import partial
 from pathlib import Path
 
+from ..files import open_regular
 from .fault import Fault
 from .injectors import Injector, Scene
 from .kinds import DISK, Kind, register
@@ -73,21 +75,21 @@ class Damages(Injector):
         if path is None:
             return
         try:
-            data = path.read_bytes()
-            if self._cut:
-                with path.open("r+b") as file:
-                    file.truncate(len(data) // 2)
-                what = f"cut from {len(data)} to {len(data) // 2} bytes"
-            else:
-                bit = self._random.randrange(8 * len(data))
-                with path.open("r+b") as file:
-                    file.seek(bit // 8)
-                    file.write(bytes([data[bit // 8] ^ (1 << bit % 8)]))
-                what = f"bit {bit} of {8 * len(data)} turned over"
-            if path.read_bytes() != data:
+            with open_regular(path, flags=os.O_RDWR) as file:
+                handle, size = file.fileno(), os.fstat(file.fileno()).st_size
+                if self._cut:
+                    file.truncate(size // 2)
+                    what, changed = f"cut from {size} to {size // 2} bytes", os.fstat(handle).st_size != size
+                else:
+                    bit = self._random.randrange(8 * size)
+                    before = os.pread(handle, 1, bit // 8)
+                    os.pwrite(handle, bytes([before[0] ^ (1 << bit % 8)]), bit // 8)
+                    what = f"bit {bit} of {8 * size} turned over"
+                    changed = os.pread(handle, 1, bit // 8) != before
+            if changed:
                 self.file = path.relative_to(self._folder).as_posix()  # a folder may be the checkpoint
                 self._seen = f"{self.file}: {what}"
-        except OSError:  # it was deleted meanwhile: another one is the newest
+        except (OSError, IndexError):  # it was deleted or cut meanwhile: another one is the newest
             return
 
     def healed(self) -> str:

@@ -93,7 +93,7 @@ def _poison(text: str, *, layout: Layout, steps: int) -> Fault:
     place, example = "--poison", "worker:1@20 or worker:1@20=inf"
     task, rest = _at(text, place=place, example=example, tasks=layout.worker_tasks, layout=layout)
     step, equals, value = rest.partition("=")
-    if not re.fullmatch(r"\d{1,9}", step):
+    if not re.fullmatch(r"[0-9]{1,9}", step):
         raise BadInput(place, f"must be TASK@STEP, such as {example}", value=text)
     if int(step) >= steps:
         raise BadInput(place, f"there are {steps} steps, 0 to {steps - 1}", value=text)

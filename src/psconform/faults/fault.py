@@ -52,14 +52,14 @@ class When:
         who, at, rest = text.rpartition("@")
         if at:
             found = cls.parse(rest, place=place)
-            if not re.fullmatch(r"worker:\d{1,4}", who) or not found.phase:
+            if not re.fullmatch(r"worker:[0-9]{1,4}", who) or not found.phase:
                 raise BadInput(place, "must be WORKER@STEP or WORKER@PHASE, such as worker:0@20", value=text)
             return replace(found, task=who)
-        if re.fullmatch(r"\d{1,9}", text):
+        if re.fullmatch(r"[0-9]{1,9}", text):
             return cls(BEFORE_PUSH, int(text))
         phase, colon, step = text.partition(":")
         if _PHASE.fullmatch(phase) and phase not in ("ms", "us"):
-            if colon and not re.fullmatch(r"\d{1,9}", step):
+            if colon and not re.fullmatch(r"[0-9]{1,9}", step):
                 raise BadInput(place, "must be PHASE:STEP, such as after-push:35", value=text)
             if phase in PHASES and not colon:
                 raise BadInput(place, f"needs a step, such as {phase}:35", value=text)

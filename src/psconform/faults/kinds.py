@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import PsconformError
+from ..errors import Unavailable
 from ..extensions import load
 from ..history.records import Harm
 
@@ -194,16 +194,16 @@ def check_available(names: Iterable[str], *, proxies: bool) -> None:
     for name, kind in given.items():
         if why := kind.lacks_part:
             what = "faults of the disk that last need" if kind.mounts else f"fault {name} needs"
-            raise PsconformError(f"{what} {why}")
+            raise Unavailable(f"{what} {why}")
     if not proxies and not any(kind.of == NETWORK for kind in given.values()):
         return
     try:
         from . import toxiproxy  # noqa: F401
         from .traffic import available
     except ImportError as error:
-        raise PsconformError(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
+        raise Unavailable(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
     if why := available():
-        raise PsconformError(f"network faults need to see the target's connections: {why}")
+        raise Unavailable(f"network faults need to see the target's connections: {why}")
 
 
 def _fuse() -> str:

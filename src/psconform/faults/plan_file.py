@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ..errors import BadInput
+from ..files import read_text
 from ..layout import Layout, Task
 from ..times import parse_seconds, spell
 from .cli_syntax import RESTART_AFTER
@@ -59,7 +60,7 @@ def load_plan(path: Path, *, layout: Layout, steps: int) -> tuple[Fault, ...]:
         BadInput: it cannot be read, holds no fault, or an entry is wrong: names it, its value and the valid choices.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
         why = error.strerror if isinstance(error, OSError) else str(error)
         why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else why
@@ -118,7 +119,7 @@ def _toml(said: Mapping[str, Any]) -> str:
 
 def _moment(when: When) -> int | str:
     text = str(when)
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fault]:

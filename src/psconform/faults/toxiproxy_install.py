@@ -31,7 +31,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..caches import cache_folder
-from ..errors import PsconformError
+from ..errors import Unavailable
 
 VERSION = "2.12.0"
 """What is set up, and the oldest that is taken: what psconform relies on was measured with it."""
@@ -128,7 +128,7 @@ def need() -> Found:
     search = set_up()
     if search.found is None:
         hint = f"{HINT}, or set TOXIPROXY_URL to one that runs"
-        raise PsconformError(f"network faults need Toxiproxy, and there is none ({search.why_not}). {hint}")
+        raise Unavailable(f"network faults need Toxiproxy, and there is none ({search.why_not}). {hint}")
     return search.found
 
 
@@ -137,7 +137,7 @@ def need_program() -> Path:
     search = _first([("PATH", _on_path), ("cache", _cached)])
     search = search if search.found is not None else _make(RELEASES)
     if search.found is None:
-        raise PsconformError(f"there is no Toxiproxy ({search.why_not}). {HINT}")
+        raise Unavailable(f"there is no Toxiproxy ({search.why_not}). {HINT}")
     return Path(search.found.path)
 
 
@@ -297,7 +297,7 @@ def _alone() -> Iterator[None]:
     try:
         lock = (_folder() / "lock").open("w")
     except OSError as error:
-        raise PsconformError(f"{cache()} cannot be written ({error.strerror})") from None
+        raise Unavailable(f"{cache()} cannot be written ({error.strerror})") from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in cache().glob("new-*"):  # by one that was killed
@@ -309,7 +309,7 @@ def _folder() -> Path:
     try:
         cache().mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PsconformError(f"{cache()} cannot be made ({error.strerror})") from None
+        raise Unavailable(f"{cache()} cannot be made ({error.strerror})") from None
     return cache()
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import Malformed
+from ..files import open_regular, tail
 from ..layout import Task
 from ..models import Data
 from ..probe import SAMPLES, WEIGHTS
@@ -26,7 +27,7 @@ from .events import AnyEvent, End, Exit, FaultEvent, Samples, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .events import Slip as SlipEvent
-from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid
+from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid, unwritable
 from .incarnations import Life, joined
 from .incarnations import marks as marks_of
 from .manifest import Manifest
@@ -48,7 +49,7 @@ from .records import Absence, Harm, Mark, Poisoned, Struck
 from .slips import Cost, lost_sends, slips_of
 from .weights import rescaled, whole_scale
 
-_NAME = re.compile(r"([a-z][a-z_]*)-(\d{1,4})(?:\.(\d{1,4}))?\.jsonl")
+_NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
 """The task name under which psconform itself records."""
 SHARED_SPEC = (
@@ -102,7 +103,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     for task, paths in sorted(files.items()):
         lives: list[Life] = []
         for life, path in sorted(paths.items()):
-            file = read_events(path, run=manifest.run, name=str(task))  # one at a time: they can be large
+            file = _read(path, task, manifest)  # one at a time: they can be large
             if file is None:
                 continue
             _check_life(file, path, task=task, life=life)
@@ -124,6 +125,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 shards = _same_shards(path, placed, shards)
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
+    lost += unwritable(folder, manifest.layout)
     variables = _variables(folder, workers, shards)
     shards = tuple(range(variables)) if shards is None and variables == manifest.layout.ps and variables else shards
     scale = _scale(manifest, workers)
@@ -170,6 +172,10 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     return history if scale == 1.0 else rescaled(history, scale)
 
 
+def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
+    return read_events(path, run=manifest.run, name=str(task), limit=manifest.bounds.record)
+
+
 def _scale(manifest: Manifest, workers: list[Worker]) -> float:
     """Where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is."""
     constant = manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
@@ -192,11 +198,12 @@ def _same_shards(path: Path, placed: tuple[int, ...] | None, before: tuple[int, 
 def read_data(folder: Path) -> Data:
     """What was trained on; raises Malformed, naming the file, if it is missing or something else."""
     try:
-        return Data.load(folder / DATA)
+        with open_regular(folder / DATA) as file:
+            return Data.load(file)
     except OSError as error:
         raise Malformed(folder / DATA, f"cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise Malformed(folder / DATA, str(error).removeprefix(f"{folder / DATA}: ")) from None
+        raise Malformed(folder / DATA, str(error)) from None
 
 
 def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) -> dict[str, str]:
@@ -207,12 +214,10 @@ def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) ->
         step = getattr(event, "step", None)
         what = "recorded nothing" if event is None else f"recorded {event.__struct_config__.tag} last"
         what += f", of step {step}" if step is not None else ""
-        log = folder / "logs" / f"{task.slug}.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        own_words, stack = logs.split(text)
+        own_words, stack = logs.split(tail(folder / "logs" / f"{task.slug}.log", logs.LOOKED_AT))
         what += f"; it is in {stack}" if stack else ""
-        tail = [line for line in own_words.splitlines() if line.strip()][-1:]
-        lines[str(task)] = f"{task} {what}" + (f"; its log ends: {tail[0][:300]}" if tail else "")
+        said = [line for line in own_words.splitlines() if line.strip()][-1:]
+        lines[str(task)] = f"{task} {what}" + (f"; its log ends: {said[0][: logs.LENGTH]}" if said else "")
     return lines
 
 
@@ -271,7 +276,7 @@ def _event_files(folder: Path, manifest: Manifest) -> Files:
     for path in sorted((folder / "events").iterdir()):
         match = _NAME.fullmatch(path.name)
         task = Task(match[1], int(match[2])) if match else None
-        if task is None or task not in known or not path.is_file():
+        if task is None or task not in known or path.is_dir():
             hint = "Files here are named JOB-INDEX.jsonl, for the tasks of the layout"
             raise Malformed(path, f"is not an event file of layout {manifest.layout.text}", hint=hint)
         life = int(match[3] or 0) if match else 0
@@ -406,7 +411,7 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     is what is missing of the task's own: see `unbroken`. Last is what second processes have initialised.
     """
     path = files.get(RUNNER, {}).get(0)
-    own = read_events(path, run=manifest.run, name=str(RUNNER)) if path is not None else None
+    own = _read(path, RUNNER, manifest) if path is not None else None
     seconds = {(event.of, event.incarnation) for event in own.of(Exit) if event.second} if own is not None else set()
     kept = {task: {n: p for n, p in lives.items() if (str(task), n) not in seconds} for task, lives in files.items()}
     left_out = [(task, n, lives[n]) for task, lives in files.items() for n in lives if n not in kept[task]]
@@ -414,7 +419,7 @@ def _of_tasks(files: Files, manifest: Manifest) -> tuple[Files, list[str], list[
     inits: list[Init] = []
     for task, n, path in left_out:
         with suppress(Malformed):
-            file = read_events(path, run=manifest.run, name=str(task))
+            file = _read(path, task, manifest)
             inits += _inits(file, task, n, second=True) if file is not None else []
     return *unbroken(kept, own, notes), inits
 

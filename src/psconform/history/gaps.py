@@ -28,7 +28,7 @@ def unbroken(files: Files, own: EventFile | None, notes: list[str]) -> tuple[Fil
     broken: dict[str, int] = {}  # the first life that is not whole
     for (name, life), event in exits.items():
         found = files[named[name]] if name in named else {}
-        there = found[life].stat().st_size if life in found else 0
+        there = found[life].lstat().st_size if life in found else 0
         if name in broken or not event.recorded or (life in found and there >= event.recorded_bytes):
             continue
         what = f"is cut: {there} of {event.recorded_bytes} bytes are there" if life in found else "is missing"
@@ -58,6 +58,14 @@ def endless(files: Files, own: EventFile | None, closed: dict[Task, int], layout
         life = max(files.get(task, ()), default=0)
         if closed.get(task, -1) < life and (str(task), life) not in exits:
             yield f"{task}: its record has no end event, and nobody saw it end"
+
+
+def unwritable(folder: Path, layout: Layout) -> Iterator[str]:
+    """Whose probe could not go on with its record: of a full disk, say."""
+    for task in layout.tasks:
+        names = (f"{task.slug}.unwritable", f"{task.slug}.*.unwritable")
+        if any(found for name in names for found in (folder / "done").glob(name)):
+            yield f"{task}: its probe could not go on writing its record; its log says why"
 
 
 def _exits(own: EventFile | None) -> dict[tuple[str, int], Exit]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 MARK = "psconform: training does not move; stacks of this process:"
-UNTIL = b"(most recent call first):\n"
+UNTIL = "(most recent call first):\n"
 """In the log from when on there is a stack."""
 MOST = 4
 """Frames that are shown, the innermost."""
@@ -18,6 +18,8 @@ SURVIVED = 20
 """A task that goes on to log more lines than that has survived the error."""
 LENGTH = 300
 """Characters of a line that are kept."""
+LOOKED_AT = 1 << 18
+"""Bytes at the end of a log in which all that is looked for."""
 PROBE = "/psconform/probe.py"
 """How the path of the probe ends, whose own frames say nothing of the target."""
 NOISE = re.compile(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +13,15 @@ import msgspec
 
 from ..claims import Claims
 from ..errors import BadInput, Malformed
+from ..files import open_regular, read, write
 from ..layout import Layout
 from ..options import Options
 from ..probe import Ledger, workload_of, workloads
+from ..sizes import parse_size
 from .reasons import FailedAfterEnd, FaultMissed, Reason
 
 SCHEMA = 2
+MAX_BYTES = 64 << 20
 MAX_CELLS = 4_000_000
 """Bound on workers x steps: the ledger's variables have twice as many float32 slots."""
 PLAIN = "plain"
@@ -25,6 +30,15 @@ TWIN = "twin"
 """Folder in the run folder of a model trained in-graph or model-parallel: the same training, between-graph."""
 Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
 Required = Literal["all", "half", "none"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How many bytes what a target writes may have: an event file, a log, and all of them and the vectors together."""
+
+    record: int = parse_size(Options.max_record, place="max_record")
+    log: int = parse_size(Options.max_log, place="max_log")
+    run: int = parse_size(Options.max_run, place="max_run")
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +99,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     checkpoint_every: int = 0  # steps of the chief; 0: never, or every
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
+    bounds: Bounds = Bounds()
     require_faults: Required = "all"  # how many of its faults must be observed
     dynamic_work: bool = False  # each worker takes as many steps as it comes to
     calibration: bool = False  # one that did not come to its end, in place of the run
@@ -124,9 +139,29 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         }
         return {"run": self.run, **names, **fields, "slow": dict(workload.slow), "batches": dict(workload.batches)}
 
-    def write(self, folder: Path) -> None:
-        """Replace the manifest in one step, so that a crash leaves the old one or the new one."""
-        write_json(folder / "manifest.json", msgspec.to_builtins(self))
+    def write(self, folder: Path, *, room: int = 0) -> None:
+        """Replace the manifest in one step, so that a crash leaves the old one or the new one.
+
+        ``room``: so many bytes are left free in it, for `write_in_place`.
+        """
+        write(folder / "manifest.json", self._text + " " * room)
+
+    def write_in_place(self, folder: Path) -> None:
+        """The same on a disk that is full: into the room that the file has, which must be enough.
+
+        Raises:
+            OSError: it is not, or there is no such file.
+        """
+        text = self._text.encode()
+        with open_regular(folder / "manifest.json", flags=os.O_RDWR) as file:
+            room = os.fstat(file.fileno()).st_size
+            if len(text) > room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "manifest.json"))
+            file.write(text.ljust(room))
+
+    @property
+    def _text(self) -> str:
+        return json.dumps(msgspec.to_builtins(self), indent=2) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -138,13 +173,13 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """
         path = folder / "manifest.json"
         try:
-            there = path.is_file()
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadInput(str(folder), "is not a run folder: it has no manifest.json") from None
         except (OSError, ValueError) as error:
             raise BadInput(str(folder), f"cannot be a run folder ({error})") from None
-        if not there:
-            raise BadInput(str(folder), "is not a run folder: it has no manifest.json")
         try:
-            manifest = msgspec.json.decode(path.read_bytes(), type=cls)
+            manifest = msgspec.json.decode(read(path, MAX_BYTES), type=cls)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, BadInput, RecursionError) as error:
             raise Malformed(path, f"not a manifest of schema {SCHEMA}: {error}") from None
         if manifest.schema != SCHEMA:
@@ -166,7 +201,5 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file in one step (temporary file, then rename)."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write a JSON file in one step."""
+    write(path, json.dumps(content, indent=2) + "\n")

@@ -12,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from ..errors import Malformed
+from ..files import open_regular
 from ..probe import WEIGHTS, Ledger, LedgerDecoder, Vector, workload_of
 from ..trained import model_of
 from .columns import Bools, Floats, Ints, Odd, Reads, Values
@@ -42,7 +43,7 @@ def read_vector(file: EventFile, event: Read | Residual, *, shape: tuple[int, in
     path = folder / "vectors" / (file.path.stem + ".bin")
     size = 4 * shape[0] * shape[1]
     try:
-        with path.open("rb") as side:
+        with open_regular(path) as side:
             side.seek(offset)
             data = side.read(min(length, size))
     except OSError as error:

@@ -1,11 +1,13 @@
 """One event file -> its events. A torn last line is taken; anything else malformed is one clear error.
 
-A file is taken in one piece: its lines are found, their checksums compared and their JSON decoded in bulk. Only when
-something does not fit is it read again line by line, to say which line and why.
+A file is taken in large pieces: their lines are found, their checksums compared and their JSON decoded in bulk. Only
+when something does not fit is it read again line by line, to say which line and why.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -13,15 +15,19 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import attrgetter, or_
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import IO, TypeVar, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Malformed
+from ..files import open_regular, pieces, too_large
+from ..options import OPTIONS
+from ..sizes import spell_size
 from .columns import Ints
 from .events import EVENTS, MAX_LINE, SCHEMA, AnyEvent, End, Event, Read, Start
+from .manifest import Bounds
 
 MOST = 2**53  # as events.Count
 
@@ -105,24 +111,24 @@ def column(events: Sequence[Event], field: str) -> NDArray[np.int64]:
     return np.fromiter(map(attrgetter(field), events), np.int64, len(events))
 
 
-def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
+def read_events(path: Path, *, run: str, name: str, limit: int = Bounds.record) -> EventFile | None:
     """Read one event file of run ``run``; ``name`` is the task it must belong to, ``job:index``.
 
     Returns None for a file that holds nothing but a torn first line (a task killed while it started).
 
     Raises:
-        Malformed: the file is not what a probe of this run and task writes, naming the line.
+        Malformed: the file is not what a probe of this run and task writes, naming the line; or it is larger than
+            ``limit`` bytes.
     """
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > limit:
+                raise too_large(path, limit, option=OPTIONS["max_record"].flag)
+            events, clocks, torn = _in_bulk(file)
+            if events is None:
+                events, torn = _by_line(path, file)
     except OSError as error:
         raise Malformed(path, f"cannot be read ({error.strerror})") from None
-    whole = data.rfind(b"\n") + 1
-    torn = len(data) - whole
-    data = data[:whole]
-    events, clocks = _in_bulk(data)
-    if events is None:
-        events = _by_line(path, data)
     if not events:
         return None
     _sequence(path, events, run=run, name=name)
@@ -133,32 +139,49 @@ def read_events(path: Path, *, run: str, name: str) -> EventFile | None:
     return EventFile(path, start, events, torn, clocks)
 
 
-def _in_bulk(data: bytes) -> tuple[list[AnyEvent] | None, Ints | None]:
-    """All events and clocks, or None if any line is not an event or does not fit its checksum."""
+def _in_bulk(file: IO[bytes]) -> tuple[list[AnyEvent] | None, Ints | None, int]:
+    """All events and clocks, and how many bytes follow them; without events if any line is none, or does not fit."""
+    events: list[AnyEvent] = []
+    clocks: list[Ints] = []
+    crc = rest = 0
+    for data, after in pieces(file, MAX_LINE):
+        found, rest = _piece(data, crc), len(after)
+        if found is None:
+            return None, None, 0
+        more, of_these, crc = found
+        events += more
+        clocks += [of_these] if of_these.size else []
+    if rest > MAX_LINE or len({each.shape[1:] for each in clocks}) > 1:
+        return None, None, 0
+    return events, np.concatenate(clocks) if clocks else np.zeros((0, 0, 0), np.int64), rest
+
+
+def _piece(data: bytes, crc: int) -> tuple[list[AnyEvent], Ints, int] | None:
+    """The events of these lines, their clocks, and the checksum so far; None if any line is not such an event."""
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
     if not ends.size:
-        return [], None
+        return [], np.zeros((0, 0, 0), np.int64), crc
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts
     if lengths.min() < _WIDTH or lengths.max() > MAX_LINE:
-        return None, None
+        return None
     said = _checksums(text[(ends - _WIDTH)[:, None] + np.arange(_WIDTH)])
     if said is None:
-        return None, None
-    view, crc = memoryview(data), 0
+        return None
+    view = memoryview(data)
     for start, end, expected in zip(starts.tolist(), (ends - _WIDTH).tolist(), said.tolist(), strict=True):
         crc = zlib.crc32(view[start:end], crc)
         if crc != expected:
-            return None, None
+            return None
     try:
         events = DECODER.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, None
+        return None
     clocks = clocks_of(events) if len(events) == ends.size else None
     # Of a key that is there twice the last value counts, and a clock before it would not have been looked at.
     once = clocks is not None and data.count(b'"clock":') == len(clocks) + data.count(b'"kind":"checkpoint"')
-    return (events, clocks) if once else (None, None)
+    return (events, clocks, crc) if clocks is not None and once else None
 
 
 def _checksums(fields: NDArray[np.uint8]) -> NDArray[np.uint32] | None:
@@ -171,12 +194,18 @@ def _checksums(fields: NDArray[np.uint8]) -> NDArray[np.uint32] | None:
     return np.asarray(np.bitwise_or.reduce(digits << np.arange(28, -1, -4, dtype=np.uint32), axis=1))
 
 
-def _by_line(path: Path, data: bytes) -> list[AnyEvent]:
-    events, crc = [], 0
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        event, crc = _line(path, number, line, crc)
-        events.append(event)
-    return events
+def _by_line(path: Path, file: IO[bytes]) -> tuple[list[AnyEvent], int]:
+    """The same, or Malformed for the first line that is no event."""
+    events: list[AnyEvent] = []
+    crc = rest = 0
+    for data, after in pieces(file, MAX_LINE):
+        rest = len(after)
+        for line in io.BytesIO(data):
+            event, crc = _line(path, len(events) + 1, line[:-1], crc)
+            events.append(event)
+    if rest > MAX_LINE:
+        raise Malformed(path, f"is longer than {spell_size(MAX_LINE)}", line=len(events) + 1)
+    return events, rest
 
 
 def _line(path: Path, number: int, line: bytes, crc: int) -> tuple[AnyEvent, int]:

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from ..sizes import spell_size
+
 
 class Missed(StrEnum):
     """What did not come of a fault."""
@@ -110,6 +112,17 @@ class NoEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="no end"):
         return f"{late} (exits = false in its target file says that a task serves until it is stopped)"
 
 
+class Overgrown(msgspec.Struct, frozen=True, tag_field="reason", tag="overgrown"):
+    """What a target wrote was larger than it may be, and psconform ended the run."""
+
+    what: str  # a file of the run folder, or all that count
+    limit: int  # bytes
+    option: str  # that raises the limit
+
+    def __str__(self) -> str:
+        return f"stopped: {self.what} grew beyond {spell_size(self.limit)} ({self.option} raises this limit)"
+
+
 class LinksLost(msgspec.Struct, frozen=True, tag_field="reason", tag="links lost"):
     """The proxies between the tasks are gone, and not by a fault of the plan."""
 
@@ -130,7 +143,7 @@ class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
 
 Stop = TaskFailed | EndedEarly | NoProgress
 """Why training did not come to its end."""
-Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | NoEnd | LinksLost | Problem
+Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | NoEnd | Overgrown | LinksLost | Problem
 
 
 def how_it_ended(status: int) -> str:

@@ -72,8 +72,9 @@ def end_orphans() -> list[Orphan]:
 
 
 def remove_folders() -> list[Path]:
-    """Delete temporary folders of tasks whose psconform no longer runs, and what else those tasks have left behind;
-    returns what was there and now is not.
+    """Delete temporary folders whose psconform no longer runs, and what else its tasks have left behind.
+
+    Returns what was there and now is not.
 
     Where TMPDIR points to now: psconform may have run with another one.
     """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PsconformError
+from ..files import open_regular
 from .blueprint import Container
 from .engine import told
 
@@ -46,7 +47,7 @@ class Running:
         self._thread.start()
 
     def _follow(self, log: Path) -> None:
-        with contextlib.suppress(OSError), open(log, "ab", buffering=0, opener=_no_link) as file:
+        with contextlib.suppress(OSError), open_regular(log, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
             for chunk in frames(self._output):
                 file.write(chunk)
         close(self._output)
@@ -153,11 +154,6 @@ def _starting(api: Any, container: Container, streams: dict[str, int]) -> Iterat
         api.start(made)
         yield made, line
         undo.pop_all()
-
-
-def _no_link(path: str, flags: int) -> int:
-    """A task may write to the run folder: what it has put in the place of its log is not followed."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def close(line: Any) -> None:

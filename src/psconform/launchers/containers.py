@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import PsconformError
+from ..errors import PsconformError, Unavailable
 from ..layout import Command, Task
 from .blueprint import NOBODY, Cluster, Containers
 from .container_control import Boxes
@@ -57,7 +57,7 @@ class DockerLauncher:
         self.others = os.getuid() == 0
         if self.others and (hides := (mask := _umask()) & 0o005):
             problem = f"umask {mask:03o} hides what psconform writes (by {hides:03o}) from tasks, which are user"
-            raise PsconformError(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
+            raise Unavailable(f"{problem} {NOBODY.partition(':')[0]} in their containers: umask 022 shows it")
         self._api, self._chosen = engine(), chosen
         own = _own_image(chosen)
         for name in sorted({chosen.image or own, own, *(box.image for _, box in chosen.boxes)}):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import PsconformError
+from ..errors import Unavailable
 
 HINT = (
     "Debian: apt-get install docker.io, then start dockerd, or let an administrator add you to the group docker; "
@@ -20,6 +20,8 @@ LABEL = "psconform"
 """What the labels of all that psconform makes begin with."""
 OWNER_LABEL, RUN_LABEL, TASK_LABEL = f"{LABEL}.owner", f"{LABEL}.run", f"{LABEL}.task"
 CALL_S = 60
+GLANCE_S = 2
+"""As long as lists wait for an engine, which may be stopped."""
 POOL = 512
 """Connections to the engine that may be open at once: each container has one that waits for its end, and its output."""
 
@@ -28,24 +30,30 @@ def socket_path() -> str:
     """The Unix socket of the engine; raises PsconformError if DOCKER_HOST names another machine."""
     host = os.environ.get("DOCKER_HOST", "") or "unix:///var/run/docker.sock"
     if not host.startswith("unix://"):
-        raise PsconformError(f"DOCKER_HOST is {host}: containers are started on this machine, through a Unix socket")
+        raise Unavailable(f"DOCKER_HOST is {host}: containers are started on this machine, through a Unix socket")
     return host.removeprefix("unix://")
 
 
 @cache
-def engine() -> Any:
-    """A connection to the engine (docker.APIClient); raises PsconformError, saying how to get one."""
+def engine(*, answers_s: int = CALL_S) -> Any:
+    """A connection to the engine (docker.APIClient), which has so long to answer for the first time.
+
+    Raises:
+        Unavailable: there is none, or it does not answer; says how to get one.
+    """
     try:
         import docker
     except ImportError:
-        raise PsconformError(NO_SDK) from None
+        raise Unavailable(NO_SDK) from None
     path = socket_path()
     if not Path(path).exists():
-        raise PsconformError(f"no Docker engine: there is no {path}. {HINT}")
+        raise Unavailable(f"no Docker engine: there is no {path}. {HINT}")
     try:
-        return docker.APIClient(f"unix://{path}", version="auto", timeout=CALL_S, max_pool_size=POOL)
+        client = docker.APIClient(f"unix://{path}", version="auto", timeout=answers_s, max_pool_size=POOL)
+        client.timeout = CALL_S
+        return client
     except docker.errors.DockerException as error:
-        raise PsconformError(f"no Docker engine answers at {path} ({_words(error)}). {HINT}") from None
+        raise Unavailable(f"no Docker engine answers at {path} ({_words(error)}). {HINT}") from None
 
 
 @contextmanager
@@ -55,11 +63,11 @@ def told(what: str) -> Iterator[None]:
         import docker
         import requests
     except ImportError:
-        raise PsconformError(NO_SDK) from None
+        raise Unavailable(NO_SDK) from None
     try:
         yield
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise PsconformError(f"{what}: {_words(error)}") from None
+        raise Unavailable(f"{what}: {_words(error)}") from None
 
 
 def _words(error: BaseException) -> str:

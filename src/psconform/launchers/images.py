@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,10 +25,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import BadInput, PsconformError
+from ..errors import BadInput, PsconformError, Unavailable
 from ..version import __version__
 from . import image_cache
 from .engine import LABEL, engine, told
+from .local import scratch_folder
 
 SLIM = "python:3.11-slim-bookworm"
 GPU = "tensorflow/tensorflow:2.20.0-gpu"
@@ -234,10 +234,10 @@ def need(name: str, *, own: bool) -> None:
         found = engine().images(name=name)
     hint = "psconform images build makes it" if own else "docker pull it, or load it with docker load"
     if not found:
-        raise PsconformError(f"there is no image {name}: {hint}")
+        raise Unavailable(f"there is no image {name}: {hint}")
     code = (found[0]["Labels"] or {}).get(CODE_LABEL)
     if own and code is not None and code != code_stamp():
-        raise PsconformError(f"image {name} was built with other code than this psconform: {hint} anew")
+        raise Unavailable(f"image {name} was built with other code than this psconform: {hint} anew")
 
 
 def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
@@ -246,7 +246,7 @@ def save(path: Path, *, say: Say = lambda _: None) -> list[Image]:
         raise BadInput("FILE", "is a folder: name the file to be written", value=str(path))
     kept = images()
     if not kept:
-        raise PsconformError("there is no image to save: psconform images build makes them")
+        raise Unavailable("there is no image to save: psconform images build makes them")
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("wb") as file, told("the images cannot be saved"):
@@ -278,7 +278,7 @@ def load(path: Path, *, say: Say = lambda _: None) -> list[Image]:
         with path.open("rb") as file, told(f"{path} cannot be loaded"):
             for said in engine().load_image(_Told(file, say), quiet=True):
                 if "error" in said:
-                    raise PsconformError(f"{path} cannot be loaded: {said['error']}")
+                    raise Unavailable(f"{path} cannot be loaded: {said['error']}")
     except FileNotFoundError:
         raise BadInput(str(path), "is not there") from None
     except OSError as error:
@@ -339,7 +339,7 @@ def _base(base: str, *, fixed: bool, gpu: bool, say: Say) -> str:
     except (docker.errors.DockerException, OSError) as error:
         why = " ".join(str(getattr(error, "explanation", None) or error).split())
         if fixed or gpu:
-            raise PsconformError(f"base image {base} is not here and cannot be pulled: {why}") from None
+            raise Unavailable(f"base image {base} is not here and cannot be pulled: {why}") from None
         say(f"{base} cannot be pulled ({why[:120]}): taking {DEBIAN}")
         return DEBIAN
     return base
@@ -352,7 +352,7 @@ def _debian(base: str, say: Say) -> None:
         return
     if shutil.which("mmdebstrap") is None or shutil.which("docker") is None:
         missing = "mmdebstrap" if shutil.which("mmdebstrap") is None else "the docker client"
-        raise PsconformError(
+        raise Unavailable(
             f"no base image: {SLIM} cannot be pulled, and one of Debian's packages needs {missing} "
             "(Debian: apt-get install mmdebstrap docker.io)"
         )
@@ -364,9 +364,9 @@ def _debian(base: str, say: Say) -> None:
 @contextmanager
 def _context(dockerfile: str) -> Iterator[Path]:
     """A folder to build an image of, with its Dockerfile; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:
-        shutil.copy(docker_folder() / dockerfile, Path(name) / "Dockerfile")
-        yield Path(name)
+    with scratch_folder() as folder:
+        shutil.copy(docker_folder() / dockerfile, folder / "Dockerfile")
+        yield folder
 
 
 def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say, network: str = "none") -> None:
@@ -385,7 +385,7 @@ def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say, netwo
             timeout=None,
         ):
             if "error" in said:
-                raise PsconformError(f"image {tag} cannot be built, at {step}; it said last: {last or said['error']}")
+                raise Unavailable(f"image {tag} cannot be built, at {step}; it said last: {last or said['error']}")
             text = str(said.get("stream", "")).strip()
             if text.startswith("Step "):
                 step, last = text, ""
@@ -424,8 +424,8 @@ def _own_wheel(folder: Path) -> None:
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable"):
         source = Path(origin["url"].removeprefix("file://"))
-        with tempfile.TemporaryDirectory(prefix="psconform-images-") as name:  # setuptools leaves build/ where it works
-            copy = Path(name) / "source"
+        with scratch_folder() as scratch:  # setuptools leaves build/ where it works
+            copy = scratch / "source"
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns(".*", "build", "psconform-runs", "*.egg-info"))
             _pip("wheel", "--no-deps", "-w", str(folder), str(copy))
         return
@@ -446,4 +446,4 @@ def _call(what: str, command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise PsconformError(f"{what} failed: {said[-1][:300] if said else f'exit status {done.returncode}'}")
+        raise Unavailable(f"{what} failed: {said[-1][:300] if said else f'exit status {done.returncode}'}")

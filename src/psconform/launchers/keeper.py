@@ -38,6 +38,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from ..files import open_regular
 from .task_processes import TaskProcesses, signal_all
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -219,12 +220,11 @@ def _become(request: dict[str, Any], errors: int, keeper: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, stream in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, stream)
-        os.close(log)
-        os.close(null)
+        with open_regular(request["log"], flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND) as log:
+            null = os.open(os.devnull, os.O_RDONLY)
+            for source, stream in ((null, 0), (log.fileno(), 1), (log.fileno(), 2)):
+                os.dup2(source, stream)
+            os.close(null)
         os.chdir(request["cwd"])
         if not request["entry"]:
             os.execvpe(request["argv"][0], request["argv"], request["env"])

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import PsconformError
+from ..errors import PsconformError, Unavailable
 from ..layout import Command, Task
 from .launcher import PROCESS, Ended, Pods
 from .remains import namespace
@@ -26,8 +26,8 @@ from .task_processes import TaskProcesses
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: the mark of the psconform that owns it (for clean-up)."""
-TEMPORARY = "psconform-tasks-"
-"""What the name of the temporary folder of all tasks begins with; after it comes the owner, with a dash for a colon."""
+TEMPORARY = "psconform-"
+"""What the name of a temporary folder begins with; after it comes the owner, with a dash for a colon."""
 CLOSE_S = 5.0
 REMAINS = ".remains"
 """A file in it: process id, its start and a path in each line, which is to be deleted when that process has ended."""
@@ -59,7 +59,7 @@ class LocalLauncher:
         self.warm = preload is not None
         began = time.monotonic()
         # What is killed deletes nothing; TensorFlow leaves the source of each function that it has translated.
-        self.temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
+        self.temporary = temporary_folder()
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "psconform.launchers.keeper", str(self.temporary), *(preload or ())],
             stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ class LocalLauncher:
             report = self._reports.get()
             if report.get("failed") == key:
                 del self._running[key]
-                raise PsconformError(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
+                raise Unavailable(f"{task} cannot be started: {report['why']} ({' '.join(command.argv)})")
             self._take(report)
         pid = self._started[key]
         self._processes[key] = TaskProcesses.started(self._keeper.pid, pid, environment, command.record)
@@ -235,7 +235,7 @@ class LocalLauncher:
             if lock is not None:
                 self._locks.append(lock)
                 return f"127.0.0.1:{port}"
-        raise PsconformError(f"no free port between 10000 and {high}")
+        raise Unavailable(f"no free port between 10000 and {high}")
 
     def close(self, *, within_s: float = CLOSE_S) -> None:
         """Stop the tasks and the keeper, which has so long to delete what it was told of."""
@@ -292,7 +292,7 @@ class LocalLauncher:
             self._keeper.kill()
             raise PsconformError(f"the keeper of the tasks was not ready within {timeout:.0f} s") from None
         if "broken" in report:
-            raise PsconformError(f"cannot import what the target needs: {report['broken']}")
+            raise Unavailable(f"cannot import what the target needs: {report['broken']}")
         self._check_alive(report)
         return report
 
@@ -303,7 +303,9 @@ class LocalLauncher:
                     os.killpg(self._started[key], signal.SIGKILL)
             self._running.clear()
             self._lost = True
-            raise PsconformError("the keeper of the tasks ended, and with it all tasks")
+            raise Unavailable(
+                "the keeper of the tasks ended, and with it all tasks: did a task kill its parent process?"
+            )
 
 
 def empty(folder: Path) -> None:
@@ -321,6 +323,21 @@ def owner_mark() -> str:
     """``pid:start time:namespace`` of this process: unlike a pid alone, never true of a later process, nor of one that
     is counted elsewhere (a psconform in a container, say)."""
     return f"{os.getpid()}:{process_start(os.getpid())}:{namespace()}"
+
+
+def temporary_folder() -> Path:
+    """A new one, which ``psconform clean`` deletes should this process not come to that."""
+    return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{owner_mark().replace(':', '-')}-"))
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """One that is gone afterwards."""
+    folder = temporary_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_remains(temporary: Path) -> list[Path]:

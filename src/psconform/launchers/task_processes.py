@@ -13,6 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..files import open_regular
+
+LAST = 1000
+"""Bytes in which the first event of a record fits."""
+
 MARKS = ("PSCONFORM_RUN", "PSCONFORM_TASK", "PSCONFORM_INCARNATION")
 """Environment variables that name the incarnation; what a task starts inherits them."""
 STOPPED_S, GONE_S = 1.0, 5.0
@@ -67,8 +72,8 @@ class TaskProcesses(NamedTuple):
     def _recorder(self) -> int:
         """The process that the record names, if it has the record open; else 0."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            with open(self.record, "rb") as file:
-                pid, place = int(json.loads(file.readline())["pid"]), os.fstat(file.fileno())
+            with open_regular(self.record) as file:
+                pid, place = int(json.loads(file.read(LAST).partition(b"\n")[0])["pid"]), os.fstat(file.fileno())
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), place):

@@ -14,9 +14,10 @@ from ..checks import all_checks
 from ..compatibility import rows as compatible
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
-from ..launchers.engine import engine
+from ..launchers.engine import GLANCE_S, engine
 from ..launchers.launcher import launchers
 from ..layout import NAMED, Layout
+from ..printable import printable
 from ..targets.lookup import named_targets
 from ..targets.reference import DEFECTS
 from ..workloads import all_workloads
@@ -55,7 +56,7 @@ def _defects() -> Rows:
 
 def _faults() -> Rows:
     try:
-        engine()
+        engine(answers_s=GLANCE_S)
         no_engine = ""
     except PsconformError as error:
         no_engine = str(error).partition(". ")[0]  # without how to get one, which doctor says
@@ -115,5 +116,5 @@ def print_rows(rows: Rows) -> None:
     for name in rows[0]:
         grid.add_column(name, overflow="fold", no_wrap=name in ("name", "part", "found"))
     for row in rows:
-        grid.add_row(*(Text(str(value)) for value in row.values()))  # no markup: [x] is text
+        grid.add_row(*(Text(printable(value)) for value in row.values()))  # no markup: [x] is text
     console.print(grid)

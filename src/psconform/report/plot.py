@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from ..checks.staleness import taus_of
 from ..errors import BadInput
+from ..files import write
 from ..runner.figures import step_times_ms
 from ..runner.verdicts import Judged
 
@@ -83,7 +85,9 @@ def draw(
             _staleness(next(axes), staleness)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         try:
-            figure.savefig(path, dpi=150, format=path.suffix[1:].lower(), metadata=metadata)
+            picture = io.BytesIO()
+            figure.savefig(picture, dpi=150, format=path.suffix[1:].lower(), metadata=metadata)
+            write(path, picture.getvalue())
         except OSError as error:
             raise BadInput(f"picture {path}", f"cannot be written: {error.strerror or error}") from error
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from ..printable import printable
 from ..runner.plan import Plan
 from ..runner.progress import Notify, Progress
 
@@ -24,7 +25,8 @@ def states_of(progress: Progress) -> str:
 def show_progress(plan: Plan) -> Iterator[Notify]:
     """Yields the function to call with each Progress."""
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"starting {plan.target.name} on {plan.layout.text}, {plan.layout.update}; run folder {plan.out}")
+    what = f"starting {plan.target.name} on {plan.layout.text}, {plan.layout.update}; run folder {plan.out}"
+    console.print(printable(what))
     if not console.is_terminal:
         yield with_warnings(console, _lines(console))
         return

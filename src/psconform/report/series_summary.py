@@ -11,13 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from ..printable import printable
 from ..runner.progress import Notify, Progress
-from ..runner.series import FAILED, STATUSES, Done, Outcome, Series
+from ..runner.series import STATUSES, UNMADE, Done, Outcome, Series
 from ..workloads.equivalence import ACCURACY
 from .progress_bar import with_warnings
 from .text import STYLES
 
-WORDS = {0: "valid", 1: "violated", 2: "unknown", FAILED: "failed"}
+WORDS = {0: "valid", 1: "violated", 2: "unknown", **dict.fromkeys(UNMADE, "failed")}
 LISTED = 20
 """So many runs that were not valid are shown; summary.json has all."""
 
@@ -41,7 +42,7 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
     """Yields what to call with each Progress of a run, and with each outcome."""
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     plan, count = series.plans[0], len(series.plans)
-    console.print(f"starting {count} runs of {plan.target.name}, {plan.layout.update}; folder {series.out}")
+    console.print(printable(f"starting {count} runs of {plan.target.name}, {plan.layout.update}; folder {series.out}"))
     if not console.is_terminal:
         yield with_warnings(console, lambda _: None), lambda outcome: console.print(one_line(outcome))
         return
@@ -58,7 +59,7 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
 
         def done(outcome: Outcome) -> None:
             found[WORDS[outcome.exit_code]] += 1
-            tally = ", ".join(f"{found[word]} {word}" for word in WORDS.values() if found[word])
+            tally = ", ".join(f"{found[word]} {word}" for word in dict.fromkeys(WORDS.values()) if found[word])
             bar.update(runs, advance=1, note=tally)
             if outcome.exit_code or outcome.anomalies:
                 console.print(one_line(outcome))
@@ -70,7 +71,7 @@ def summary(series: Series) -> Text:
     """The whole report of a series."""
     plan = series.plans[0]
     text = Text()
-    text.append(plan.target.name, style="bold")
+    text.append(printable(plan.target.name), style="bold")
     text.append(f", {plan.layout.mode}, {len(series.outcomes)} of {len(series.plans)} runs")
     text.append(f", defect {plan.defect}\n" if plan.defect else "\n")
     if series.guarantees:
@@ -85,8 +86,9 @@ def summary(series: Series) -> Text:
     _times(text, series)
     _anomalies(text, series)
     _not_valid(text, series)
-    codes = Counter(outcome.exit_code for outcome in series.outcomes)
-    tally = ", ".join(f"{codes[code]} {word}" for code, word in WORDS.items() if codes[code]) or "no run finished"
+    counts = Counter(WORDS[outcome.exit_code] for outcome in series.outcomes)
+    words = dict.fromkeys(WORDS.values())
+    tally = ", ".join(f"{counts[word]} {word}" for word in words if counts[word]) or "no run finished"
     tally += f"; C2 over all seeds: {series.equivalence.outcome}" if series.equivalence is not None else ""
     word = WORDS.get(series.exit_code, "interrupted")
     text.append(f"\n{word.upper()}: {tally}\n", style=STYLES.get(word, "bold red"))
@@ -136,8 +138,8 @@ def _not_valid(text: Text, series: Series) -> None:
         text.append("\nruns that were not valid:\n")
     for outcome in bad[:LISTED]:
         text.append(f"  {one_line(outcome)}\n", style=STYLES.get(WORDS[outcome.exit_code], "bold red"))
-        text.append(f"        {outcome.error}\n" if outcome.error else "")
-        text.append(f"        {outcome.plan.out}\n" if outcome.kept else "")
-        text.append(f"        {outcome.plan.repeat}\n", style="dim")
+        text.append(f"        {printable(outcome.error)}\n" if outcome.error else "")
+        text.append(f"        {printable(outcome.plan.out)}\n" if outcome.kept else "")
+        text.append(f"        {printable(outcome.plan.repeat)}\n", style="dim")
     if len(bad) > LISTED:
         text.append(f"  and {len(bad) - LISTED} more, in summary.json\n")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..history.reasons import TaskFailed
 from ..history.slips import Cost
+from ..printable import printable
 from ..runner.figures import Curves, Timing
 from ..runner.verdicts import Judged
 from ..times import spell
@@ -23,18 +24,22 @@ def table(judged: Judged) -> Text:
     """The whole report of one run."""
     manifest, layout = judged.manifest, judged.manifest.layout
     text = Text()
-    text.append(f"{manifest.target}", style="bold")
+    text.append(printable(manifest.target), style="bold")
     text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
-    text.append(f"seed {manifest.workload.seed}" + (f", defect {manifest.defect}" if manifest.defect else ""))
+    text.append(
+        f"seed {manifest.workload.seed}" + (f", defect {printable(manifest.defect)}" if manifest.defect else "")
+    )
     text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
     if devices := judged.history.devices:
-        where = "; ".join(f"worker:{index} on {', '.join(names)}" for index, names in sorted(devices.items()))
+        where = "; ".join(
+            f"worker:{index} on {printable(', '.join(names))}" for index, names in sorted(devices.items())
+        )
         text.append(f"  devices{' (emulated GPUs)' if layout.emulated else ''}: {where}\n")
     for fault in judged.history.faults:
-        text.append(f"  fault: {fault.what}: {fault.evidence}")
-        text.append(f", then {fault.healed}\n" if fault.healed else "\n")
+        text.append(printable(f"  fault: {fault.what}: {fault.evidence}"))
+        text.append(f", then {printable(fault.healed)}\n" if fault.healed else "\n")
     for missed in judged.history.missed:
-        text.append(f"  {missed}\n", style="yellow")
+        text.append(f"  {printable(missed)}\n", style="yellow")
     for verdict in judged.verdicts:
         if verdict.status != "not judged":
             _row(text, verdict)
@@ -43,21 +48,21 @@ def table(judged: Judged) -> Text:
     _training(text, judged.curves)
     if judged.anomalies:
         text.append("\n  Anomalies\n", style="yellow")
-        text.append("".join(f"  {anomaly}\n" for anomaly in judged.anomalies))
+        text.append("".join(f"  {printable(anomaly)}\n" for anomaly in judged.anomalies))
     shown = [line for verdict in judged.verdicts for line in verdict.witness]
     stops = {str(stop): stop.how if isinstance(stop, TaskFailed) else str(stop) for stop in judged.history.stops}
     stops |= {str(endless): str(endless) for endless in judged.history.endless}
     if untold := [stop for stop, begins in stops.items() if not any(line.startswith(begins) for line in shown)]:
-        text.append("\n" + "".join(f"  {stop}\n" for stop in untold), style="yellow")
+        text.append("\n" + "".join(f"  {printable(stop)}\n" for stop in untold), style="yellow")
     if judged.history.gaps:
         text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
         for gap in judged.history.gaps:
-            text.append(f"  {gap}\n")
+            text.append(f"  {printable(gap)}\n")
     slips = (str(slip) for slip in judged.history.slips if slip.cost is Cost.NOTHING)
     for note in (*judged.history.notes, *slips):
-        text.append(f"\nnote: {note}\n", style="yellow")
+        text.append(f"\nnote: {printable(note)}\n", style="yellow")
     text.append("\n" + summary(judged) + "\n", style=_overall(judged))
-    text.append(f"run folder: {judged.folder}\nrun again:  {manifest.repeat}\n", style="dim")
+    text.append(f"run folder: {printable(judged.folder)}\nrun again:  {printable(manifest.repeat)}\n", style="dim")
     return text
 
 
@@ -81,11 +86,11 @@ def explain(judged: Judged) -> str:
 
 
 def _row(text: Text, verdict: Verdict) -> None:
-    text.append(f"  {verdict.guarantee:<3} {verdict.title:<21} {verdict.claimed:<13} ")
+    text.append(printable(f"  {verdict.guarantee:<3} {verdict.title:<21} {verdict.claimed:<13} "))
     text.append(f"{verdict.status:<10}", style=STYLES[verdict.status])
-    text.append(f" {verdict.reason}".rstrip() + "\n", style="dim" if verdict.status != "unknown" else "")
+    text.append(printable(f" {verdict.reason}".rstrip()) + "\n", style="dim" if verdict.status != "unknown" else "")
     for line in verdict.witness:
-        text.append(f"        {line}\n")
+        text.append(f"        {printable(line)}\n")
 
 
 def _not_judged(text: Text, verdicts: Sequence[Verdict]) -> None:
@@ -95,7 +100,7 @@ def _not_judged(text: Text, verdicts: Sequence[Verdict]) -> None:
         if verdict.status == "not judged":
             reasons.setdefault(verdict.reason, []).append(verdict.guarantee)
     for reason, names in reasons.items():
-        text.append(f"  not judged: {', '.join(names)} ({reason})\n", style=STYLES["not judged"])
+        text.append(f"  not judged: {', '.join(names)} ({printable(reason)})\n", style=STYLES["not judged"])
 
 
 def _steps(text: Text, timing: Timing) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ..errors import BadInput, PsconformError
+from ..errors import BadInput, Unavailable
 from ..faults.fault import Fault
 from ..faults.kinds import kinds
 from ..launchers.blueprint import PERIOD_US, Box, Containers, Limits, Resources
@@ -84,4 +84,4 @@ def need_gpus(layout: Layout, *, containers: bool) -> None:
             info = engine().info()
     if lacks := lacking(count, info=info):
         hint = "--emulate-gpus puts them on logical CPUs"
-        raise PsconformError(f"layout {layout.text} needs {count} GPU(s), and {lacks}. {hint}")
+        raise Unavailable(f"layout {layout.text} needs {count} GPU(s), and {lacks}. {hint}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import PsconformError
+from ..errors import Unavailable
 from ..launchers.blueprint import SHARED, Containers
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
 from ..launchers.engine import NO_SDK
@@ -73,7 +73,7 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     try:
         import docker
     except ImportError:
-        raise PsconformError(NO_SDK) from None
+        raise Unavailable(NO_SDK) from None
     api = docker.APIClient("unix:///nowhere", version=API)  # it is not asked anything
     plan, shared = replace(plan, out=plan.out.absolute()), Path("/SHARED")
     cluster = cluster_of(chosen, UNKNOWN, plan.out, owner=OWNER, shared=shared)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import NotStarted, PsconformError
+from ..errors import BadInput, NotStarted, PsconformError
 from ..faults import faketime
 from ..faults.control import Control
 from ..faults.kinds import kinds
@@ -41,9 +41,19 @@ from ..targets.target import Job
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, is_done, mounted, never_poisoned, ran_out
-from .folder import CHECKPOINTS, log_of, log_text, new_folder, new_manifest, placeholders, write_spec
+from .folder import (
+    CHECKPOINTS,
+    cut_log,
+    log_of,
+    log_text,
+    new_folder,
+    new_manifest,
+    overgrown,
+    placeholders,
+    write_spec,
+)
 from .plan import Plan
-from .progress import Notify, Progress, Records, ask_for_stacks, await_ready, closed, events_of
+from .progress import AwakeClock, Notify, Progress, Records, ask_for_stacks, await_ready, closed, events_of
 
 if TYPE_CHECKING:
     from ..faults.pod_network import Wires
@@ -61,6 +71,8 @@ HEAL_PATIENCE_S = 20.0
 """So long after everything else is over it is waited for a fault to be healed."""
 AFTERWARDS = 10
 """Workers that have closed their records have so many times as long: they may save or evaluate a model."""
+MEASURE_S = 0.5
+"""Between two looks at the size of the run folder."""
 SLOWER = 10
 """A hang is a silence of so many times the longest one that there was before a fault was injected."""
 
@@ -79,6 +91,7 @@ def execute(
     folder = new_folder(plan.out)
     manifest = new_manifest(folder, plan)
     run = _Execution(plan, launcher, folder, manifest, notify, server)
+    unwritten: OSError | None = None
     try:
         if SAMPLES in plan.workload.shows:
             write_data(folder)
@@ -92,13 +105,36 @@ def execute(
         manifest.status = "failed"
         manifest.reasons.append(Problem(str(error)))
         raise
+    except OSError as error:
+        unwritten = error
     finally:
-        run.end()
+        unwritten = run.end() or unwritten
         manifest.reasons += run.reasons
-        if manifest.status == "running":
+        if manifest.status == "running" or unwritten is not None:
             manifest.status = "failed"
-        manifest.write(folder)
+        unwritten = _stored(manifest, folder, unwritten)
+    if unwritten is not None:
+        raise BadInput(str(folder), _unrecorded(unwritten))
     return manifest
+
+
+def _stored(manifest: Manifest, folder: Path, unwritten: OSError | None) -> OSError | None:
+    """Write the manifest, whatever has kept something else from being written; returns the first that did."""
+    try:
+        if unwritten is not None:
+            manifest.reasons.append(Problem(_unrecorded(unwritten)))
+        manifest.write(folder)
+    except OSError as error:
+        first = unwritten or error
+        manifest.status, manifest.reasons = "failed", [Problem(_unrecorded(first))]
+        with suppress(OSError):
+            manifest.write_in_place(folder)
+        return first
+    return unwritten
+
+
+def _unrecorded(error: OSError) -> str:
+    return f"the run cannot be recorded ({error.strerror}{f': {error.filename}' if error.filename else ''})"
 
 
 class View(Protocol):
@@ -165,12 +201,15 @@ class _Execution:
     killed: dict[Path, tuple[Task, int]] = field(default_factory=dict)  # records of tasks that faults have ended, sizes
     acked_before: int = 0  # when the clock of the rate was started
     slowest_s: float = 0.0  # the longest silence since the first acknowledgement, without a fault
+    logs: dict[Path, int] = field(default_factory=dict)  # how many bytes were cut out of each
+    measured: float = 0.0  # when the run folder was last measured
+    too_large: bool = False  # it is
     killed_before: int = 0  # processes that the OOM killer had ended when the run began
 
     def __post_init__(self) -> None:
         self.layout = self.plan.layout
         self.states = dict.fromkeys(self.layout.tasks, "waiting")
-        self.began = time.monotonic()
+        self.began, self.clock = time.monotonic(), AwakeClock()
         self.trained_since: float | None = None
         self.killed_before = _oom_kills()
         run = self.manifest.run
@@ -231,7 +270,15 @@ class _Execution:
                 self._launch(task)
             for task in tasks if job == "ps" else []:
                 there, ready = partial(self._runs, task), self.job(task).ready
-                await_ready(task, ready, self.addresses[task], folder=self.folder, there=there, poll=self._poll)
+                await_ready(
+                    task,
+                    ready,
+                    self.addresses[task],
+                    folder=self.folder,
+                    there=there,
+                    poll=self._poll,
+                    clock=self.clock,
+                )
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _moved(self, task: Task, address: str) -> None:
@@ -254,7 +301,7 @@ class _Execution:
         """Start a task, or start it again."""
         self.lives[task] = self.started[task]
         self._start(task)
-        self.states[task], self.launched[task] = "running", time.monotonic()
+        self.states[task], self.launched[task] = "running", self.clock()
 
     def start_second(self, task: Task) -> int:
         """Start a second process of a task; returns its process id."""
@@ -285,6 +332,7 @@ class _Execution:
         )
         log = log_of(self.folder, task, second=life if second else 0)
         command = replace(command, record=str(self._events_of(task, life)))
+        self.logs.setdefault(log, 0)
         return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
@@ -302,27 +350,27 @@ class _Execution:
 
     def _follow(self) -> None:
         """Until every worker has ended, or training has not moved for too long since all healed."""
-        moved = healed = time.monotonic()
+        moved = healed = self.clock()
         self.scheduler.tick(heard_s=0.0)  # who is late may be all workers
-        while self.scheduler.pending or any(map(self._runs, self.layout.worker_tasks)):
+        while not self._too_large() and (self.scheduler.pending or any(map(self._runs, self.layout.worker_tasks))):
             trained = self.records.acked > 0
             if self._poll() | self._grown():
                 if trained and not self.scheduler.attempted:
-                    self.slowest_s = max(self.slowest_s, time.monotonic() - moved)
-                moved = time.monotonic()
+                    self.slowest_s = max(self.slowest_s, self.clock() - moved)
+                moved = self.clock()
             self._notify()
             self._learn()
-            self.scheduler.tick(heard_s=time.monotonic() - moved)
+            self.scheduler.tick(heard_s=self.clock() - moved)
             trains = any(map(self._runs, self.layout.worker_tasks))
             if not trains and not self.scheduler.starting:
                 self.scheduler.heal_all()  # no task is left that could show an effect, or its end
-                if time.monotonic() - moved > HEAL_PATIENCE_S:
+                if self.clock() - moved > HEAL_PATIENCE_S:
                     break  # and what is not healed by now never is
             if self.scheduler.lasting or self._comes_up():
-                healed = time.monotonic()
+                healed = self.clock()
             failed = any(state == "failed" for state in self.states.values())
             patience = FAILED_PATIENCE_S if failed else self._patience()
-            silent_s = 0.0 if self.scheduler.pending else time.monotonic() - max(moved, healed)
+            silent_s = 0.0 if self.scheduler.pending else self.clock() - max(moved, healed)
             if silent_s > patience and self._all_closed():
                 if silent_s > AFTERWARDS * patience:
                     open_ended = tuple(str(task) for task in self.layout.worker_tasks if self._runs(task))
@@ -336,11 +384,11 @@ class _Execution:
                 return
         self._learn()
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
-        if "failed" in self.states.values():
+        if self.too_large or "failed" in self.states.values():
             return  # a ps waits for goodbyes that will not come
         patience = self._patience()
-        deadline = time.monotonic() + patience
-        while any(self.job(task).exits for task in self.launcher.running) and time.monotonic() < deadline:
+        deadline = self.clock() + patience
+        while any(self.job(task).exits for task in self.launcher.running) and self.clock() < deadline:
             self._poll()
         late = [str(task) for task in self.launcher.running if self.job(task).exits]
         if late:
@@ -386,8 +434,8 @@ class _Execution:
         usual = patience + self.layout.drop_after  # so long nobody moves if one is waited for
         return usual if self.records.acked else max(usual, START_PATIENCE_S)
 
-    def end(self) -> None:
-        """Heal and stop whatever is there, and close the record."""
+    def end(self) -> OSError | None:
+        """Heal and stop whatever is there, and close the record; returns what kept it from being written."""
         with ExitStack() as all_of_them:  # also if Ctrl-C comes again meanwhile
             for last in (self.cleanup.close, self._stop, self.scheduler.heal_all):
                 all_of_them.callback(self._as_far_as_it_goes, last)
@@ -397,10 +445,14 @@ class _Execution:
         given = never_poisoned(self.plan.faults, self.folder, without=seconds)
         given += ran_out(self.plan.faults, self.folder, self.log, without=seconds)
         self.reasons += [*self.scheduler.missing(), *given]
-        self.scheduler.record_attempts()
-        self.control.close()
-        self.log.close()
         self.manifest.times_s["ended"] = round(time.monotonic() - self.began, 3)
+        self.control.close()
+        try:
+            self.scheduler.record_attempts()
+            self.log.close()
+        except OSError as error:
+            return error
+        return None
 
     def _as_far_as_it_goes(self, last: Callable[[], object]) -> None:
         """The keeper or Toxiproxy may be gone, or a file; the record is closed all the same."""
@@ -495,7 +547,7 @@ class _Execution:
 
     def _comes_up(self) -> bool:
         """A task that was started not long ago has recorded nothing yet, as those of its job do."""
-        since = time.monotonic() - START_PATIENCE_S
+        since = self.clock() - START_PATIENCE_S
         jobs = {task.job for task in self.layout.tasks if events_of(self.folder, task, 0).exists()}
         up = [task for task, state in self.states.items() if state == "running" and task.job in jobs]
         return any(self.launched[task] > since and not self._events_of(task).exists() for task in up)
@@ -507,9 +559,20 @@ class _Execution:
         total = self.plan.updates
         self.notify(Progress(states, min(self.records.acked, total), total, rate))  # some is acknowledged twice
 
+    def _too_large(self) -> bool:
+        """The tasks have written more than they may; looked at now and then."""
+        if not self.too_large and time.monotonic() >= self.measured + MEASURE_S:
+            self.measured = time.monotonic()
+            if over := overgrown(self.folder, self.plan.bounds):
+                self.too_large = True
+                self.reasons.append(over)
+        return self.too_large
+
     def _poll(self) -> bool:
         """Let tasks run for a moment; whether one has ended meanwhile."""
         ended = self.launcher.poll(TICK_S)
+        for log in self.logs:
+            self.logs[log] = cut_log(log, self.plan.bounds.log, self.logs[log])
         for task in ended:
             self._note(task)
         return bool(ended)

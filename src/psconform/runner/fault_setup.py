@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import PsconformError
+from ..errors import PsconformError, Unavailable
 from ..faults.data_faults import OUT_OF_DATA, POISON
 from ..faults.disk_faults import Disk
 from ..faults.fault import Fault
 from ..faults.injectors import Injector, Life, Scene
 from ..faults.kinds import kinds
+from ..files import open_regular, pieces
+from ..history.events import MAX_LINE
 from ..history.reasons import FaultMissed, Missed
 from ..launchers.cleanup import SOURCE, mounts
 from ..launchers.keeper import MOUNT, unmount
@@ -114,7 +117,7 @@ def _serve(
     def check() -> None:
         launcher.poll(0.0)
         if SERVER not in launcher.running:
-            raise PsconformError(f"the file system over {folder} has ended; {_last_words(log)}")
+            raise Unavailable(f"the file system over {folder} has ended; {_last_words(log)}")
 
     disk = Disk(below, control, whose=whose, check=check)
     launcher.scratch(f"{MOUNT}{folder}")
@@ -132,7 +135,7 @@ def _serve(
         while folder not in mounts():
             check()
             if time.monotonic() > deadline:
-                raise PsconformError(f"nothing was mounted over {folder} in {READY_S:.0f} s; {_last_words(log)}")
+                raise Unavailable(f"nothing was mounted over {folder} in {READY_S:.0f} s; {_last_words(log)}")
             launcher.poll(0.02)
         yield disk
     finally:
@@ -188,15 +191,21 @@ def _steps(folder: Path, task: Task, kind: str, without: Collection[str]) -> set
     for path in (folder / "events").glob(f"{task.slug}*.jsonl"):
         if path.name.split(".")[0] != task.slug or path.name in without:
             continue  # worker-11 is not worker-1
-        for line in path.read_bytes().splitlines():
+        for line in _lines(path):
             if f'"{kind}"'.encode() not in line:
                 continue
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # torn: the reader says so
             if not isinstance(event, dict) or event.get("kind") != kind or not isinstance(event.get("step"), int):
                 continue  # the reader says what is wrong with it
             if kind != "poison" or event.get("seeded"):
                 steps.add(event["step"])
     return steps
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with suppress(OSError), open_regular(path) as file:
+        for lines, _ in pieces(file, MAX_LINE):
+            yield from io.BytesIO(lines)

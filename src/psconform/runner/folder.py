@@ -16,15 +16,19 @@ from ..faults.data_faults import POISON
 from ..faults.fault import Fault
 from ..faults.kinds import kinds
 from ..faults.plan_file import plan_text
-from ..history.manifest import PLAIN, TWIN, Manifest, write_json
+from ..files import open_regular, tail
+from ..history.logs import LENGTH, LOOKED_AT
+from ..history.manifest import PLAIN, TWIN, Bounds, Manifest, write_json
+from ..history.reasons import Overgrown
 from ..layout import Task
+from ..options import OPTIONS
 from ..probe import WEIGHTS
 from ..version import __version__
 from .layout_file import FILE, layout_text
 from .plan import FAULTS, Plan
 
-LOG_BYTES = 1 << 16
-"""So much of the end of a log is looked at."""
+ROOM = 4096
+"""Bytes that a new manifest has to spare: should the disk be full in the end, it says so all the same."""
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"
 """Where a target that can may put its checkpoints."""
@@ -51,7 +55,7 @@ def new_folder(path: Path) -> Path:
 def new_manifest(folder: Path, plan: Plan) -> Manifest:
     """The manifest of a run about to start, written to the folder, with what the run can be repeated by."""
     manifest = manifest_of(plan)
-    manifest.write(folder)
+    manifest.write(folder, room=ROOM)
     if plan.faults:
         (folder / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
     if plan.limited and plan.containers is not None:
@@ -74,6 +78,7 @@ def manifest_of(plan: Plan) -> Manifest:
         checkpoint_every=plan.checkpoint_every,
         checkpoint_seconds=plan.checkpoint_seconds,
         patience_s=plan.patience_s,
+        bounds=plan.bounds,
         require_faults=plan.require_faults,
         dynamic_work=plan.target.dynamic_work,
         shared_spec=plan.target.shared and plan.proxied,
@@ -146,17 +151,56 @@ def log_of(folder: Path, task: Task, *, second: int = 0) -> Path:
 
 def log_text(folder: Path, task: Task, *, second: int = 0) -> str:
     """The end of a task's log; empty if it has none."""
+    return tail(log_of(folder, task, second=second), LOOKED_AT)
+
+
+def cut_log(log: Path, limit: int, before: int = 0) -> int:
+    """Of a log that has grown beyond ``limit`` bytes, keep the first and the last quarter of those.
+
+    Args:
+        log: a task may be appending to it.
+        limit: bytes.
+        before: how many have been cut out of it.
+
+    Returns:
+        How many bytes have been cut by now; between the two parts a line says so.
+    """
     try:
-        with log_of(folder, task, second=second).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
-            return file.read().decode("utf-8", errors="replace")
+        if log.lstat().st_size <= limit:
+            return before
+        with open_regular(log, flags=os.O_RDWR | os.O_APPEND) as file:
+            kept, size = limit // 4, os.fstat(file.fileno()).st_size
+            file.seek(size - kept)
+            last = file.read(kept) or b""
+            before += size - 2 * kept - (len(_mark(before)) if before else 0)
+            file.truncate(kept)  # it is opened for appending, so the task goes on behind that
+            file.write(_mark(before) + last)
     except OSError:
-        return ""
+        pass  # it is not there yet, or no file any more: then nothing grows
+    return before
+
+
+def _mark(cut: int) -> bytes:
+    return f"\npsconform: {cut} bytes of this log were cut here ({OPTIONS['max_log'].flag})\n".encode()
+
+
+def overgrown(folder: Path, bounds: Bounds) -> Overgrown | None:
+    """What of a run folder is larger than it may be: an event file, or all that tasks write."""
+    whole = 0
+    for part in PARTS:
+        with contextlib.suppress(OSError), os.scandir(folder / part) as found:
+            for entry in found:
+                size = entry.stat(follow_symlinks=False).st_size
+                if part == "events" and size > bounds.record:
+                    return Overgrown(f"{part}/{entry.name}", bounds.record, OPTIONS["max_record"].flag)
+                whole += size
+    return Overgrown("the run folder", bounds.run, OPTIONS["max_run"].flag) if whole > bounds.run else None
 
 
 def log_tail(folder: Path, task: Task, *, lines: int = 5, second: int = 0) -> list[str]:
     """The last lines of a task's log, or of that of a second process of it."""
-    return [line for line in log_text(folder, task, second=second).splitlines() if line.strip()][-lines:]
+    said = log_text(folder, task, second=second).splitlines()
+    return [line[:LENGTH] for line in said if line.strip()][-lines:]
 
 
 def _versions() -> dict[str, str]:

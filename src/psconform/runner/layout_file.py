@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import BadInput
+from ..files import read_text
 from ..launchers.blueprint import Limits, Resources
 from ..layout import MAX_GPUS, MAX_TASKS, Layout
+from ..sizes import parse_size
 from ..targets.compose import LEAST_CPUS, LEAST_MEMORY
 
 FILE = "layout.toml"
 """In the run folder, if tasks were limited."""
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"(\d{1,7})(KiB|MiB|GiB)")
 
 
 class _Job(BaseModel):
@@ -59,7 +58,7 @@ def read_layout(path: Path) -> LayoutFile:
         BadInput: it cannot be read, or a field is wrong; names the field, its value and the valid choices.
     """
     try:
-        file = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        file = _File.model_validate(tomllib.loads(read_text(path)))
     except OSError as error:
         raise BadInput("--layout", f"cannot be read ({error.strerror})", value=str(path)) from None
     except ValidationError as error:
@@ -90,7 +89,8 @@ def layout_text(layout: Layout, limits: Limits) -> str:
 
 def _resources(path: Path, name: str, job: _Job) -> Resources:
     sizes = {
-        field: _size(getattr(job, field), place=f"{path}: {name}.{field}") for field in ("memory", "shared_memory")
+        field: parse_size(text, place=f"{path}: {name}.{field}") if (text := getattr(job, field)) else 0
+        for field in ("memory", "shared_memory")
     }
     if 0 < sizes["memory"] < LEAST_MEMORY:
         raise BadInput(f"{path}: {name}.memory", "must be at least 6MiB", value=job.memory)
@@ -99,15 +99,6 @@ def _resources(path: Path, name: str, job: _Job) -> Resources:
             f"{path}: {name}.cpus", f"must be at least {LEAST_CPUS}, or 0: all that there are", value=job.cpus
         )
     return Resources(cpus=job.cpus, **sizes)
-
-
-def _size(text: str, *, place: str) -> int:
-    if not text:
-        return 0
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise BadInput(place, "must be a whole number with its unit, such as 512MiB", value=text, choices=UNITS)
-    return int(match[1]) * UNITS[match[2]]
 
 
 def _bad_field(path: Path, error: ValidationError) -> BadInput:

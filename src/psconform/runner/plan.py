@@ -21,11 +21,13 @@ from ..faults.kinds import PACKETS, check_available, kinds
 from ..faults.partitions import SHARED, Dialled, of_listener
 from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
-from ..history.manifest import Required, Workload
+from ..files import is_file
+from ..history.manifest import Bounds, Required, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
 from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
+from ..sizes import parse_size, spell_size
 from ..targets.compose import PREFIX, load_compose
 from ..targets.lookup import find_target
 from ..targets.reference import DEFECTS, MODULE, REFERENCE
@@ -47,6 +49,8 @@ _TEXT = re.compile(r"(\s*#[^\n]*\n)*\s*(\[\[fault\]\]|fault\s*=)")
 
 MAX_PADDING = 50_000_000
 """Parameters of all ps together; every worker reads them in each step."""
+LEAST_BOUND, MOST_BOUND = 64 << 10, 1 << 40
+"""What may be asked for with ``--max-record``, ``--max-log`` and ``--max-run``, bytes."""
 MAX_BATCH = 1347
 """Training samples of digits."""
 
@@ -71,6 +75,7 @@ class Plan:
     checkpoint_every: int = 0
     checkpoint_seconds: float = 0.0
     patience_s: float = Options.patience_s
+    bounds: Bounds = field(default_factory=Bounds)
     require_faults: Required = "all"
     spelled: str = "reference"
     launcher: str = PROCESS
@@ -114,6 +119,7 @@ class Plan:
         given |= self._faults
         given["layout"] = str(self.out / FILE) if self.limited else layout.text
         given["drop_after"] = spell(layout.drop_after)
+        given |= {f"max_{name}": spell_size(size) for name, size in vars(self.bounds).items()}
         given["slow"] = [f"{task}={spell(seconds)}" for task, seconds in workload.slow]
         given["batches"] = [f"{task}={n}" for task, n in without_faults(workload.batches, self.faults)]
         if workload.is_ledger:
@@ -243,6 +249,7 @@ def make_plan(options: Options) -> Plan:
         checkpoint_every=interval,
         checkpoint_seconds=seconds,
         patience_s=patience_s,
+        bounds=_bounds(options),
         require_faults=cast(Required, options.require_faults or ("half" if drawn else "all")),
         spelled=REFERENCE if found.source == MODULE else found.source,
         launcher=options.launcher if containers is None else DOCKER,
@@ -250,6 +257,18 @@ def make_plan(options: Options) -> Plan:
         environment=found.given(os.environ),
         drawn=str(options.faults) if _is_drawn(options.faults) else "",
     )
+
+
+def _bounds(options: Options) -> Bounds:
+    """The sizes of ``--max-record``, ``--max-log`` and ``--max-run``."""
+    given = {}
+    for name in vars(Bounds()):
+        each = OPTIONS[f"max_{name}"]
+        given[name] = parse_size(text := getattr(options, each.name), place=each.flag)
+        if not LEAST_BOUND <= given[name] <= MOST_BOUND:
+            between = f"{spell_size(LEAST_BOUND)} and {spell_size(MOST_BOUND)}"
+            raise BadInput(each.flag, f"must be between {between}", value=text)
+    return Bounds(**given)
 
 
 def fitting(plan: Plan, dialled: Dialled) -> Plan:
@@ -326,7 +345,7 @@ def _planned(
         return _drawn(str(given), layout, steps=steps, seed=seed, target=target, containers=containers)
     if isinstance(given, str) and _TEXT.match(given):
         return given_plan(given, place="--faults", layout=layout, steps=steps)
-    if isinstance(given, str) and "=" in given and not Path(given).is_file():
+    if isinstance(given, str) and "=" in given and not is_file(given):
         problem = "is no file, and no plan: one begins with [[fault]], or fault = [{...}]"
         raise BadInput("--faults", problem, value=given.strip().partition("\n")[0])
     return load_plan(Path(given), layout=layout, steps=steps)
@@ -363,13 +382,13 @@ def _is_drawn(given: str | Path) -> bool:
 def _of_a_run(given: str | Path) -> bool:
     """The plan in a run folder: what ran once may run again, even if it was drawn."""
     path = Path(given)
-    return path.name == FAULTS and path.with_name("manifest.json").is_file()
+    return path.name == FAULTS and is_file(path.with_name("manifest.json"))
 
 
 def _interval(every: int | str | None) -> tuple[int | None, float]:
     """(steps, seconds) between checkpoints, of which one is 0; None: not said. Raises BadInput."""
     place, given = "--checkpoint-every", every
-    if isinstance(every, str) and every.isdecimal() and len(every) <= MAX_DIGITS:
+    if isinstance(every, str) and every.isascii() and every.isdecimal() and len(every) <= MAX_DIGITS:
         every = int(every)
     if isinstance(every, str):
         seconds = parse_seconds(every, place=place)

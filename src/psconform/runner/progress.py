@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import NotStarted
-from ..history.logs import MARK, UNTIL
+from ..files import head, open_regular, pieces, tail
+from ..history.events import MAX_LINE
+from ..history.logs import LOOKED_AT, MARK, UNTIL
 from ..launchers.launcher import Launcher
 from ..layout import Task
 from ..targets.target import Ready
@@ -38,11 +42,33 @@ class Progress:
 Notify = Callable[[Progress], None]
 
 
+class AwakeClock:
+    """Seconds, without those in which psconform itself did not run: between two looks no more than LOOK_S pass.
+
+    It may be stopped (Ctrl-Z), or the machine suspended: what tasks did meanwhile it sees only afterwards, so that time
+    is no silence of theirs. Code that uses this clock looks at it many times a second.
+    """
+
+    def __init__(self) -> None:
+        self._now, self._looked = 0.0, time.monotonic()
+
+    def __call__(self) -> float:
+        before, self._looked = self._looked, time.monotonic()
+        self._now += min(self._looked - before, LOOK_S)
+        return self._now
+
+
+LOOK_S = 0.25
+"""Several times as long as from one look to the next, which on a busy machine takes longer."""
 _ACK = re.compile(rb'"kind" ?: ?"(?:ack|update)"')
 _ROUND = re.compile(rb'"kind" ?: ?"(?:read|push|samples|resume|restore|slip)"')
 _UNKNOWN = re.compile(rb'"outcome" ?: ?"unknown"')
 LAST = 1000
-"""Bytes in which the last event of a closed record fits."""
+"""Bytes in which the first event of a record fits, and the last one of a closed record."""
+GAINED = 1 << 20
+"""Bytes of a record that are looked at in one tick; a flood of them is not to keep the rest waiting."""
+SIGN = 16 << 20
+"""Bytes at the beginning of a log in which a sign of readiness is looked for."""
 
 
 def events_of(folder: Path, task: Task, life: int) -> Path:
@@ -53,11 +79,9 @@ def events_of(folder: Path, task: Task, life: int) -> Path:
 def closed(record: Path) -> bool:
     """Its trainer has closed this record: it had nothing left to do."""
     try:
-        with record.open("rb") as file:
-            file.seek(max(0, record.stat().st_size - LAST))
-            last = json.loads(file.read().rstrip().rpartition(b"\n")[2])
+        last = json.loads(tail(record, LAST).rstrip().rpartition("\n")[2])
         return bool((last["kind"], last["reason"]) == ("end", "closed"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -72,6 +96,7 @@ class Records:
     acked: int = 0
     unknown: list[Path] = field(default_factory=list)
     _sizes: dict[Path, int] = field(default_factory=dict)
+    _begun: dict[Path, int] = field(default_factory=dict)
 
     def look(self, paths: Iterable[Path]) -> bool:
         """Whether what these have gained since the last look is progress; counts acknowledgements on the way.
@@ -80,20 +105,25 @@ class Records:
         """
         grown, self.unknown = False, []
         for path in paths:
-            before = self._sizes.get(path, 0)
-            try:
-                with path.open("rb") as file:
-                    file.seek(before)
-                    data = file.read()
-            except FileNotFoundError:
-                continue
-            whole = data[: data.rfind(b"\n") + 1]
-            self._sizes[path] = before + len(whole)
-            moves = [line for line in whole.splitlines() if _moves(line)]
-            self.unknown += [path] if _UNKNOWN.search(whole) else []
+            lines = self._gained(path)
+            moves = [line for line in lines.splitlines() if _moves(line)]
+            self.unknown += [path] if _UNKNOWN.search(lines) else []
             grown = grown or bool(moves)
             self.acked += sum(_ACK.search(line) is not None for line in moves)
         return grown
+
+    def _gained(self, path: Path) -> bytes:
+        """The whole lines that a file has gained since the last look; of very many the first ones."""
+        before = self._sizes.get(path, 0)
+        try:
+            with open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size - before == self._begun.get(path, 0):
+                    return b""  # nothing but the beginning of a line, as before
+                lines, rest = next(pieces(file, MAX_LINE, begin=before, size=GAINED), (b"", b""))
+                self._sizes[path], self._begun[path] = before + len(lines), len(rest)
+                return lines
+        except OSError:
+            return b""  # it is not there yet, or is no file: when the run is judged that is said
 
 
 def _moves(line: bytes) -> bool:
@@ -101,17 +131,24 @@ def _moves(line: bytes) -> bool:
 
 
 def await_ready(
-    task: Task, ready: Ready, address: str, *, folder: Path, there: Callable[[], bool], poll: Callable[[], object]
+    task: Task,
+    ready: Ready,
+    address: str,
+    *,
+    folder: Path,
+    there: Callable[[], bool],
+    poll: Callable[[], object],
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Wait for a task's sign; ``poll`` lets it run for a moment, and ``there`` says whether it still does.
 
     Raises:
         NotStarted: it ended, or gave no sign in its time; says what its log says last.
     """
-    deadline = time.monotonic() + ready.timeout_s
+    deadline = clock() + ready.timeout_s
     while not is_ready(ready, address, log_of(folder, task)):
         poll()
-        if not there() or time.monotonic() > deadline:
+        if not there() or clock() > deadline:
             what = f"was not ready in {ready.timeout_s:g} s" if there() else "ended"
             sign = f"port {address}" if ready.port else f"the text {ready.log!r} in its log"
             tail = "; ".join(log_tail(folder, task)) or "empty"
@@ -129,8 +166,7 @@ def is_ready(ready: Ready, address: str, log: Path) -> bool:
         except OSError:
             return False
     if ready.log:
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        return re.search(ready.log, text) is not None
+        return re.search(ready.log, head(log, SIGN)) is not None
     return True
 
 
@@ -147,21 +183,20 @@ def ask_for_stacks(folder: Path, launcher: Launcher, lives: Mapping[Task, int]) 
         if not pid or launcher.state(task) in ("T", ""):
             continue
         log = log_of(folder, task)
-        with log.open("ab") as file:
+        with suppress(OSError), open_regular(log, flags=os.O_WRONLY | os.O_APPEND) as file:
             file.write(f"\n{MARK}\n".encode())
         if launcher.ask(task, pid, signal.SIGUSR2):
             asked[task] = log
     deadline = time.monotonic() + WAIT_S
     while asked and time.monotonic() < deadline:
-        asked = {task: log for task, log in asked.items() if UNTIL not in log.read_bytes().rpartition(MARK.encode())[2]}
+        asked = {task: log for task, log in asked.items() if UNTIL not in tail(log, LOOKED_AT).rpartition(MARK)[2]}
         time.sleep(POLL_S)
 
 
 def _offers(folder: Path, task: Task, life: int) -> int:
     """The process of this task that writes its stacks when it is asked; 0: none does."""
     try:
-        with events_of(folder, task, life).open("rb") as file:
-            start = json.loads(file.readline())
+        start = json.loads(head(events_of(folder, task, life), LAST).partition("\n")[0])
         return int(start["pid"]) if start["stacks"] is True else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0  # no probe, an older one, or its first line is not whole yet

@@ -131,7 +131,7 @@ def _listed(given: Any) -> list[str]:
 
 def _index(text: str, job: str) -> int:
     """The index of the task of this job with which a text begins; 0 if it does not."""
-    match = re.match(rf"\s*{job}:(\d{{1,4}})\s*[@=]", text)
+    match = re.match(rf"\s*{job}:([0-9]{{1,4}})\s*[@=]", text)
     return int(match[1]) if match else 0
 
 
@@ -142,4 +142,4 @@ def _steps(text: str) -> list[int]:
 
 
 def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"\s*\d{1,9}\s*", text) else 0
+    return int(text) if re.fullmatch(r"\s*[0-9]{1,9}\s*", text) else 0

@@ -62,6 +62,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         checkpoint_every=manifest.checkpoint_every,
         checkpoint_seconds=manifest.checkpoint_seconds,
         patience_s=manifest.patience_s,
+        bounds=manifest.bounds,
         require_faults=manifest.require_faults,
         spelled=name,
         launcher=manifest.launcher,

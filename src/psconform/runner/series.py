@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..anomalies import Anomaly
-from ..errors import PsconformError
+from ..errors import BadInput, PsconformError
 from ..history.manifest import write_json
 from ..probe import SAMPLES
 from ..verdict import Status, Verdict
@@ -24,9 +24,9 @@ from .progress import Notify
 from .session import Session
 from .verdicts import judge_folder, store
 
-FAILED = 4
-"""The exit code of a run that could not be made or read."""
-WORST_FIRST = (1, FAILED, 2, 0)
+UNMADE = (BadInput.exit_code, PsconformError.exit_code)
+"""Exit codes of a run that could not be made or read: for want of something, or by a fault of psconform's own."""
+WORST_FIRST = (1, *reversed(UNMADE), 2, 0)
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -87,7 +87,8 @@ class Series:
 
     @property
     def exit_code(self) -> int:
-        """The worst there was: 1 a guarantee violated, 4 a run failed, 2 one unknown, 0 all valid; 130 interrupted."""
+        """The worst there was: 1 a guarantee violated, 4 or 3 a run failed, 2 one unknown, 0 all valid; 130
+        interrupted."""
         found = {outcome.exit_code for outcome in self.outcomes}
         if self.equivalence is not None:
             found.add({"equivalent": 0, "different": 1, "undecided": 2}[self.equivalence.outcome])
@@ -199,7 +200,9 @@ def _one(number: int, plan: Plan, session: Session, notify: Notify, keep_valid: 
         raise
     except PsconformError as error:
         kept = plan.out.exists()
-        return Outcome(number=number, plan=plan, exit_code=FAILED, error=" ".join(str(error).split()), kept=kept)
+        return Outcome(
+            number=number, plan=plan, exit_code=error.exit_code, error=" ".join(str(error).split()), kept=kept
+        )
     kept = keep_valid or judged.exit_code != 0
     if kept:
         store(judged)

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from ..faults.partitions import Dialled
 from ..faults.plan_file import plan_text
+from ..files import write
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import Launcher, launchers
@@ -176,7 +177,7 @@ class Session:
             manifest.workload = structs.replace(manifest.workload, unit=UNIT)
             manifest.write(plan.out)
             if plan.faults:  # its command to run again names the plan there
-                (plan.out / FAULTS).write_text(plan_text(plan.faults), encoding="utf-8")
+                write(plan.out / FAULTS, plan_text(plan.faults))
             return manifest
         rate = learning_rate(folder, manifest)
         shutil.rmtree(folder)

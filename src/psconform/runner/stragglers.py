@@ -44,7 +44,7 @@ def parse_batches(batches: Counted, *, layout: Layout, steps: int) -> tuple[tupl
         task = _worker(name, layout, place=place, what="short of batches")
         if task in found:
             raise BadInput(place, f"names {task} twice", value=name)
-        short = isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS
+        short = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MAX_DIGITS
         number = int(value) if short else value
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < steps:
             raise BadInput(place, f"of {task} must be between 1 and {steps - 1}, less than --steps", value=value)

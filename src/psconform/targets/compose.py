@@ -22,7 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, PsconformError
+from ..errors import BadInput, Unavailable
+from ..files import is_file, read_text
 from ..layout import Command, Layout, Task
 from ..probe import UNIT
 from .target import PLACEHOLDERS, Addresses, Target, fill, tf_config
@@ -206,7 +207,7 @@ def _service(content: Mapping[str, Any], *, name: str, place: str) -> Service:
         raise BadInput(f"{place}.image", "is missing", hint="Build it, and name it here: psconform starts containers")
     entrypoint, command = (_words(given.get(key)) for key in ("entrypoint", "command"))
     port = _pairs(given.get("labels")).get(PORT_LABEL, str(PORT))
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
         raise BadInput(f"{place}.labels.{PORT_LABEL}", "must be a port", value=port)
     cpus = _cpus(given.get("cpus") or limits.get("cpus") or 0, place=f"{place}.cpus")
     return Service(
@@ -339,11 +340,11 @@ def resolve(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         BadInput: it is not there, or Compose refuses it, in whose words.
         PsconformError: there is no Compose, or no PyYAML.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise BadInput("TARGET", "there is no such Compose file", value=str(path))
     words, _ = compose()
     if not words:
-        raise PsconformError(f"{path} takes a Compose to be read: {HINT}")
+        raise Unavailable(f"{path} takes a Compose to be read: {HINT}")
     # the plugin prints YAML that any parser takes; JSON only it can print
     done = _run([*words, "-f", str(path.resolve()), "config"], variables)
     if done is None or done.returncode:
@@ -354,7 +355,7 @@ def resolve(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
 
 def read_extension(path: Path, name: str) -> dict[str, Any]:
     """A table of the file that Compose leaves alone (``x-...``); empty: there is none."""
-    said = _table(path.read_text(encoding="utf-8-sig"), place=str(path)).get(name) or {}
+    said = _table(read_text(path), place=str(path)).get(name) or {}
     if not isinstance(said, dict):
         raise BadInput(f"{path}: {name}", "must be a table", value=said)
     return said
@@ -387,7 +388,7 @@ def _table(text: str, *, place: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise PsconformError("Compose files need PyYAML: pip install 'psconform[docker]'") from None
+        raise Unavailable("Compose files need PyYAML: pip install 'psconform[docker]'") from None
     try:
         said = yaml.safe_load(text)
     except yaml.YAMLError as error:

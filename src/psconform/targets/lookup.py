@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..extensions import named
+from ..files import is_file
 from ..layout import Layout
 from .compose import PREFIX, load_compose
 from .reference import ABOUT, REFERENCE, reference
@@ -46,7 +47,7 @@ def find_target(
     if name == REFERENCE:
         return reference(defect, layout=layout, steps=steps, **options)
     path, packaged = Path(name), packaged_targets()
-    if not (name in packaged or name.startswith(PREFIX) or path.is_file() or name.endswith(".toml")):
+    if not (name in packaged or name.startswith(PREFIX) or is_file(path) or name.endswith(".toml")):
         hint = "Or give the path of a target.toml"
         raise BadInput("TARGET", "no such target", value=name, choices=named_targets(), hint=hint)
     if defect:

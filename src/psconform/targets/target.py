@@ -229,14 +229,20 @@ class Target:
 
 def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
     """Replace ``{name}`` in a template; ``{{`` and ``}}`` stand for braces. Raises BadInput for any other."""
+    filled = ""
     try:
-        if any(spec or conversion for _, _, spec, conversion in Formatter().parse(text)):
-            raise ValueError("a placeholder is a name in braces, nothing more")
-        return text.format_map(values)
-    except KeyError as error:
-        raise BadInput(place, "unknown placeholder", value=error.args[0], choices=PLACEHOLDERS) from None
-    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        for literal, name, spec, conversion in Formatter().parse(text):
+            filled += literal
+            if name is None:
+                continue
+            if spec or conversion or not name.isidentifier():  # an attribute of a value, say
+                raise ValueError("a placeholder is a name in braces, nothing more")
+            if name not in values:
+                raise BadInput(place, "unknown placeholder", value=name, choices=PLACEHOLDERS)
+            filled += values[name]
+    except ValueError as error:
         raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
+    return filled
 
 
 def tf_config(task: Task, addresses: Addresses) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
+from ..files import read_text
 from ..options import REDUCTIONS, UPDATES
 from ..workloads import find_workload
 from .target import IMAGE, PLACEHOLDERS, Job, Ready, Target, fill
@@ -65,10 +66,10 @@ def load_target(path: Path) -> Target:
         BadInput: it cannot be read, or a field is wrong; names the field, its value and the valid choices.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        raw = tomllib.loads(read_text(path))
     except OSError as error:
         raise BadInput(str(path), f"cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise BadInput(str(path), f"is not TOML: {error}") from None
     return target_from(path, raw)
 
