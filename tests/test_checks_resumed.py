@@ -50,7 +50,7 @@ def test_twice_and_to_the_very_beginning(tmp_path):
         story.lose("begin")
     judged = story.finish()
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
-    assert reason(judged, "R4").startswith("2 rollback(s)")
+    assert reason(judged, "R4").startswith("2 rollbacks")
 
 
 def test_lost_moments(tmp_path):

@@ -87,13 +87,13 @@ class Run:
         """The command line that runs the same again."""
         return self._judged.manifest.repeat
 
-    def text(self) -> Text:
+    def text(self, *, verbose: bool = False) -> Text:
         """``explain`` with colours, for rich."""
-        return table(self._judged)
+        return table(self._judged, verbose=verbose)
 
-    def explain(self) -> str:
-        """The table that ``psconform run`` prints, as plain text."""
-        return explain(self._judged)
+    def explain(self, *, verbose: bool = False) -> str:
+        """The table that ``psconform run`` prints, as plain text; ``verbose``: with ``-v``."""
+        return explain(self._judged, verbose=verbose)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of verdicts.json."""

@@ -21,6 +21,14 @@ LEVELS: dict[str, tuple[str, ...]] = {
 """Levels per dimension, weakest first."""
 
 
+BY_OPTION = {
+    ("barrier", "r-of-n"): "--quorum",
+    ("rate", "staleness-aware"): "--rate staleness-aware",
+    ("staleness", "bounded"): "--staleness",
+}
+"""Levels that are claimed by an option of the run, not in a target file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claims:
     """The claimed level in each dimension. ``str`` values from ``LEVELS``; raises BadInput for any other."""

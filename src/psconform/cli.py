@@ -34,7 +34,7 @@ from .runner.plan import make_plan
 from .runner.random_layouts import make_plans
 from .runner.series import Series, run_series
 from .runner.session import Session
-from .terminal import Json, print_plan, print_run, run_folder
+from .terminal import Json, Verbose, print_plan, print_run, run_folder
 from .version import __version__
 
 app = typer.Typer(
@@ -162,6 +162,7 @@ def run(
     keep_valid: Annotated[
         bool, typer.Option(help="With --repeat: keep the folders of valid runs.", rich_help_panel=SERIES)
     ] = True,
+    verbose: Verbose = False,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -190,7 +191,7 @@ def run(
     need_gpus(plan.layout, containers=plan.containers is not None)
     with Session() as session, show_progress(plan) as notify:
         judged = run_plan(plan, session=session, notify=notify)
-    print_run(judged.as_dict(), judged.text(), as_json=as_json)
+    print_run(judged.as_dict(), judged.text(verbose=verbose), as_json=as_json)
     raise typer.Exit(judged.exit_code)
 
 
@@ -214,6 +215,7 @@ def _run_series(series: Series, *, keep_valid: bool, as_json: bool) -> NoReturn:
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Judge a stored run again, offline, without TensorFlow; changes nothing."""
@@ -223,7 +225,7 @@ def check(
         judged = check_folder(folder)
     except OSError as error:
         raise BadInput(str(folder), f"cannot be read ({error.strerror})") from None
-    print_run(judged.as_dict(), judged.text(), as_json=as_json)
+    print_run(judged.as_dict(), judged.text(verbose=verbose), as_json=as_json)
     raise typer.Exit(judged.exit_code)
 
 

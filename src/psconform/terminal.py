@@ -14,10 +14,12 @@ import typer
 from rich.console import Console
 
 from .errors import BadInput
+from .report.text import wrapped
 from .runner.dry_run import dry_run
 from .runner.plan import Plan
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="List why each guarantee was not judged.")]
 
 
 def run_folder(given: str | Path | None) -> Path:
@@ -48,8 +50,9 @@ def print_run(content: dict[str, Any], text: Any, *, as_json: bool) -> None:
     """A result on standard output, for people or for machines."""
     if as_json:
         print_json(content)
-    else:
-        Console(soft_wrap=True, highlight=False).print(text)
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(wrapped(text, console.width) if console.is_terminal else text)
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:

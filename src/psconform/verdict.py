@@ -17,7 +17,7 @@ class Verdict:
 
     ``valid`` and ``violated`` are statements about the History; ``unknown`` means that a claimed guarantee could not
     be decided, for the given reason; ``not judged`` means that nothing was claimed or that the workload cannot show
-    it, and counts neither way.
+    it, and counts neither way. ``claim`` is what a target file would have to say for it to be judged.
     """
 
     guarantee: str
@@ -27,10 +27,16 @@ class Verdict:
     reason: str = ""
     witness: tuple[str, ...] = ()
     stats: dict[str, Any] = field(default_factory=dict)
+    claim: str = ""
 
     def named(self, guarantee: str, title: str, claimed: str) -> Verdict:
         """The same verdict, filed under its guarantee."""
         return replace(self, guarantee=guarantee, title=title, claimed=claimed)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 gradient``, ``2 gradients``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def valid(reason: str = "", **stats: Any) -> Verdict:
@@ -52,9 +58,9 @@ def unknown(reason: str, **stats: Any) -> Verdict:
     return Verdict("", "unknown", reason=reason, stats=stats)
 
 
-def not_judged(reason: str) -> Verdict:
+def not_judged(reason: str, *, claim: str = "") -> Verdict:
     """Nothing was claimed, or this workload cannot show it."""
-    return Verdict("", "not judged", reason=reason)
+    return Verdict("", "not judged", reason=reason, claim=claim)
 
 
 @dataclass(frozen=True)

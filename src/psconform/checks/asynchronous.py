@@ -7,7 +7,7 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, OK, History
 from ..probe import COUNTS
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import ASYNC, MOST, check
 
 
@@ -46,7 +46,7 @@ def apply_on_arrival(history: History) -> Verdict:
             f"{history.gradient(peer, step)}, was accepted and is {worst:.4g} times in {history.variable(variable)}"
         )
     lines += _versions_by_one(history)
-    return violated(lines) if lines else valid(f"{int(history.accepted.sum())} gradients")
+    return violated(lines) if lines else valid(counted(int(history.accepted.sum()), "gradient"))
 
 
 def _most(history: History) -> Floats:

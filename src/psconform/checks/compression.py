@@ -11,7 +11,7 @@ import numpy as np
 from ..history.columns import OK, UNKNOWN, Bools, Floats, Ints, Values
 from ..history.model import History, Worker
 from ..probe import ENTRIES, TOLERANCE, UNIT, DenseLedger
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .registry import MOST, check
 
 KINDS = ("unchanged", "lost", "sign flipped", "applied again", "scaled", "capped", "sparsified", "rounded", "other")
@@ -177,7 +177,7 @@ def compression(history: History) -> Verdict:
         return violated(lines, **number)
     if any(not np.array_equal(reads[0], values) for values in reads[1:]):
         return unknown("final reads disagree about what is in the parameters")
-    return valid(f"{int(history.accepted.sum())} gradients, entry by entry")
+    return valid(f"{counted(int(history.accepted.sum()), 'gradient')}, entry by entry")
 
 
 def _ledger(history: History) -> DenseLedger:
@@ -248,7 +248,7 @@ def _error_feedback(history: History, reads: list[Values]) -> Verdict:
     if any(not np.array_equal(reads[0], values) for values in reads[1:]):
         return unknown("final reads disagree about what is in the parameters")
     kept = sum(np.count_nonzero(worker.residual) for worker in history.workers if worker.residual is not None)
-    return valid(f"{int(history.accepted.sum())} gradients; {kept} entries are still in residuals")
+    return valid(f"{counted(int(history.accepted.sum()), 'gradient')}; {kept} entries are still in residuals")
 
 
 def _missing(history: History, worker: Worker, residual: Values, reads: list[Values]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from ..history.columns import OK
 from ..history.model import History
 from ..models import Quadratic
 from ..probe import MODEL, SAMPLES
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from ..workloads.rates import measured_bound
 from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
 from .registry import ASYNC, MOST, check
@@ -271,4 +271,4 @@ def samples_once(history: History) -> Verdict:
             dealt = {int(i): f"worker:{w}, step {s}" for w, s in used for i in batches.of(w, s)[1]}
             for sample in np.flatnonzero(times == 0).tolist():
                 lines.append(f"epoch {epoch}: sample {sample}, dealt to {dealt[sample]}, was never used")
-    return violated(lines) if lines else valid(f"{epochs} epoch(s) of {len(data.train_y)} samples")
+    return violated(lines) if lines else valid(f"{counted(epochs, 'epoch')} of {len(data.train_y)} samples")

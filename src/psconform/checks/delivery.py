@@ -6,7 +6,7 @@ import numpy as np
 
 from ..history.columns import OUTCOMES, UNKNOWN, Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import check
 
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
@@ -48,8 +48,9 @@ def delivery_class(history: History) -> Verdict:
     if most == 1 and _ambiguous(history):
         return unknown(_ambiguous(history))
     pushed, acked = sum(len(w.pushes) for w in history.workers), int(history.accepted.sum())
-    said = f"{pushed} gradients" if acked == pushed else f"{acked} acknowledged of {pushed} gradients"
-    return valid(f"{said}, {history.variables} variables")
+    said = counted(pushed, "gradient")
+    said = said if acked == pushed else f"{acked} acknowledged of {said}"
+    return valid(f"{said}, {counted(history.variables, 'variable')}")
 
 
 def _ambiguous(history: History) -> str:

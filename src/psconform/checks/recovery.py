@@ -10,7 +10,7 @@ import numpy as np
 from ..history.model import History, Worker
 from ..history.rollbacks import Rollback
 from ..probe import COUNTS
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .reads import taken_back
 from .registry import at_most, check
 
@@ -45,7 +45,9 @@ def rollback(history: History) -> Verdict:
         return unknown(reason)
     count = len(history.rollbacks)
     again = sum(int((worker.pushes.attempts - 1).sum()) for worker in history.workers)
-    return valid(f"{count} rollback(s), {again} gradients sent again", rollbacks=count, sent_again=again)
+    return valid(
+        f"{counted(count, 'rollback')}, {counted(again, 'gradient')} sent again", rollbacks=count, sent_again=again
+    )
 
 
 def _too_old(history: History) -> Iterator[tuple[str, str]]:
@@ -159,7 +161,7 @@ def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) ->
         return violated(lines)
     if reason or not looked:
         return unknown(reason or "no worker read after a rollback")
-    return valid(f"{len(backs)} rollback(s)")
+    return valid(counted(len(backs), "rollback"))
 
 
 def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *, fenced: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
+from ..claims import BY_OPTION, LEVELS
 from ..extensions import load
 from ..history.model import FAILED, History, Worker
 from ..probe import ENTRIES, WEIGHTS
@@ -20,6 +21,8 @@ from ..workloads import all_workloads
 
 Line = TypeVar("Line")
 
+OF_FAULTS = ("recovery", "liveness")
+"""Dimensions about what comes after a fault."""
 MOST = 1000
 """A run that is wrong everywhere has as many faults as reads, and the first few tell."""
 
@@ -160,12 +163,22 @@ def _judge(check: Check, history: History) -> Verdict:
     elif history.layout.local_steps == 1 and check.local_steps == "several":
         verdict = not_judged("needs --local-steps")
     elif claimed in check.weakest:
-        verdict = not_judged(f"needs a claim: {check.dimension} is {claimed}")
+        verdict = _unclaimed(check, claimed, history)
     elif history.disturbed and check.faults == "no rollback" and not history.straight:
         verdict = not_judged("needs a run in which nobody died, and nothing was sent again or taken back")
     else:
         verdict = _guarded(check, history)
     return verdict.named(check.name, check.title, claimed)
+
+
+def _unclaimed(check: Check, claimed: str, history: History) -> Verdict:
+    """Too little is claimed: which option, or which line of a target file, would claim enough."""
+    enough = next(level for level in reversed(LEVELS[check.dimension]) if level not in check.weakest)
+    if option := BY_OPTION.get((check.dimension, enough)):
+        return not_judged(f"needs {option}")
+    shows = check.dimension not in OF_FAULTS or history.injected  # else a claim alone would not do
+    claim = f'{check.dimension} = "{enough}"' if shows else ""
+    return not_judged(f"needs a claim: {check.dimension} is {claimed}", claim=claim)
 
 
 def _guarded(check: Check, history: History) -> Verdict:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..history.columns import UNUSED, Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
-from ..verdict import Verdict, unknown, valid, violated
+from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import SYNC, at_most, check
 
 
@@ -35,7 +35,11 @@ def replicas_equal(history: History) -> Verdict:
         return violated(lines)
     if any(not worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
-    return valid(f"{compared} reads compared with those of {first}") if compared else unknown("no round was read twice")
+    return (
+        valid(f"{counted(compared, 'read')} compared with those of {first}")
+        if compared
+        else unknown("no round was read twice")
+    )
 
 
 def _same_round(history: History, first: Worker, other: Worker) -> list[tuple[int, int]]:

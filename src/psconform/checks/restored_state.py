@@ -77,7 +77,7 @@ def _went_on(history: History) -> Verdict:
         return unknown(reason)
     if not looked:
         return unknown("training was not serial before the rollback (C1)" if wrong is not None else "no read after it")
-    return valid(f"{len(backs)} rollback(s), {run.serial} went on")
+    return valid(f"{len(backs)} rollback{'s' * (len(backs) != 1)}, {run.serial} went on")
 
 
 def _lacks(history: History) -> str:

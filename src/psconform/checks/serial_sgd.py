@@ -7,7 +7,7 @@ import numpy as np
 from ..history.model import FAILED, History
 from ..models import Quadratic
 from ..probe import MODEL
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from ..workloads.rates import rate_delayed
 from ..workloads.serial import STEP_ERROR, drift_tolerance
 from .path import (
@@ -155,7 +155,7 @@ def same_as_between_graph(history: History) -> Verdict:
         return unknown(f"the same training between-graph, in twin/, is {lacks}")
     if not stable and not largest <= TWICE * STEP_ERROR:  # who knows what roundings grow to
         return unknown(f"{said}, within {TWICE * STEP_ERROR:.0g} it would be valid", largest_distance=largest)
-    return valid(f"{said}, {sum(len(mine) for mine, _ in pairs.values())} reads", largest_distance=largest)
+    return valid(f"{said}, {counted(sum(len(mine) for mine, _ in pairs.values()), 'read')}", largest_distance=largest)
 
 
 def _compared(pairs: Pairs, steps: int) -> tuple[list[str], float]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import ANEW, UNUSED, Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..probe import COUNTS, GRADIENTS
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
@@ -57,7 +57,7 @@ def barrier(history: History) -> Verdict:
     for worker in history.workers:
         for step in worker.blind[:1]:
             return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
-    return valid(f"{sum(len(w.reads) for w in history.workers)} reads")
+    return valid(counted(sum(len(w.reads) for w in history.workers), "read"))
 
 
 def rounds_due(history: History, worker: Worker) -> Ints:
@@ -183,7 +183,11 @@ def one_contributor_set(history: History) -> Verdict:
             f"{where}{history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
             f"(final reads of {readers})"
         )
-    return violated(lines) if lines else valid(f"{history.variables} variables, {history.steps} rounds")
+    return (
+        violated(lines)
+        if lines
+        else valid(f"{counted(history.variables, 'variable')}, {counted(history.steps, 'round')}")
+    )
 
 
 @check("S4", "release together", dimension="barrier", updates=SYNC, needs=(GRADIENTS,), whole_gradients=True)

@@ -13,12 +13,14 @@ from rich.progress import Progress as Bar
 from ..printable import printable
 from ..runner.plan import Plan
 from ..runner.progress import Notify, Progress
+from ..verdict import counted
 
 
 def states_of(progress: Progress) -> str:
-    """``ps 2 running, worker 3 running``."""
+    """``2 ps running, 3 workers running``, after what it is if that is not the run itself."""
     counts = Counter((task.partition(":")[0], state) for task, state in progress.tasks.items())
-    return ", ".join(f"{job} {count} {state}" for (job, state), count in counts.items())
+    states = (f"{counted(n, job) if job != 'ps' else f'{n} ps'} {state}" for (job, state), n in counts.items())
+    return f"{progress.what}: " * bool(progress.what) + ", ".join(states)
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def show_progress(plan: Plan) -> Iterator[Notify]:
         task = bar.add_task("waiting", total=None, rate="")
 
         def notify(progress: Progress) -> None:
-            rate = f"{progress.rate:.0f}/s" if progress.steps else ""
+            rate = f"{progress.rate:.0f}/s" if progress.rate is not None else ""
             description = states_of(progress)
             bar.update(task, description=description, completed=progress.steps, total=progress.total, rate=rate)
 
@@ -73,7 +75,7 @@ def _lines(console: Console) -> Notify:
         now = (states_of(progress), 5 * progress.steps // max(1, progress.total))
         if now != said[0]:
             said[0] = now
-            rate = f", {progress.rate:.0f} steps/s" if progress.steps else ""
+            rate = f", {progress.rate:.0f} steps/s" if progress.rate is not None else ""
             console.print(f"{now[0]}: {progress.steps} of {progress.total} steps{rate}")
 
     return notify

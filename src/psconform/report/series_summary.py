@@ -54,7 +54,8 @@ def show_series(series: Series) -> Iterator[tuple[Notify, Done]]:
 
         def notify(progress: Progress) -> None:
             now = series.plans[min(len(series.outcomes), count - 1)]
-            note = f"{now.out.name}: {now.layout.text}, {progress.rate:.0f}/s"
+            rate = f", {progress.rate:.0f}/s" if progress.rate is not None else ""
+            note = f"{now.out.name}: {now.layout.text}{rate}"
             bar.update(steps, completed=progress.steps, total=progress.total, note=note)
 
         def done(outcome: Outcome) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+import re
+from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from ..history.reasons import TaskFailed
@@ -14,36 +13,40 @@ from ..printable import printable
 from ..runner.figures import Curves, Timing
 from ..runner.verdicts import Judged
 from ..times import spell
-from ..verdict import Verdict
+from ..verdict import Status, Verdict, counted
 
 STEP_ROWS = 8
+HANGING = 4
+"""Columns by which what goes on in a next line is set in."""
 STYLES = {"valid": "green", "violated": "bold red", "unknown": "yellow", "not judged": "dim"}
+SHOWN: tuple[Status, ...] = ("violated", "unknown", "valid")
+"""What a row is about, in the order of the rows: what a reader can act on comes first."""
 
 
-def table(judged: Judged) -> Text:
-    """The whole report of one run."""
+def table(judged: Judged, *, verbose: bool = False) -> Text:
+    """The whole report of one run; ``verbose``: with the reason of each guarantee that was not judged."""
     manifest, layout = judged.manifest, judged.manifest.layout
     text = Text()
+    text.append(summary(judged) + "\n", style=_overall(judged))
+    defect = f", defect {printable(manifest.defect)}" if manifest.defect else ""
     text.append(printable(manifest.target), style="bold")
-    text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {manifest.workload.steps} steps, ")
-    text.append(
-        f"seed {manifest.workload.seed}" + (f", defect {printable(manifest.defect)}" if manifest.defect else "")
-    )
+    steps = counted(manifest.workload.steps, "step")
+    text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {steps}, ")
+    text.append(f"seed {manifest.workload.seed}{defect}")
     text.append("".join(f", {task} slow by {spell(seconds)}" for task, seconds in manifest.workload.slow) + "\n\n")
     if devices := judged.history.devices:
-        where = "; ".join(
-            f"worker:{index} on {printable(', '.join(names))}" for index, names in sorted(devices.items())
-        )
-        text.append(f"  devices{' (emulated GPUs)' if layout.emulated else ''}: {where}\n")
+        where = "; ".join(f"worker:{index} on {', '.join(names)}" for index, names in sorted(devices.items()))
+        text.append(f"  devices{' (emulated GPUs)' if layout.emulated else ''}: {printable(where)}\n")
     for fault in judged.history.faults:
         text.append(printable(f"  fault: {fault.what}: {fault.evidence}"))
         text.append(f", then {printable(fault.healed)}\n" if fault.healed else "\n")
     for missed in judged.history.missed:
         text.append(f"  {printable(missed)}\n", style="yellow")
-    for verdict in judged.verdicts:
-        if verdict.status != "not judged":
-            _row(text, verdict)
-    _not_judged(text, judged.verdicts)
+    for status in SHOWN:
+        for verdict in judged.verdicts:
+            if verdict.status == status:
+                _row(text, verdict, incomplete=judged.history.incomplete)
+    _not_judged(text, judged, verbose=verbose)
     _steps(text, judged.timing)
     _training(text, judged.curves)
     if judged.anomalies:
@@ -61,46 +64,83 @@ def table(judged: Judged) -> Text:
     slips = (str(slip) for slip in judged.history.slips if slip.cost is Cost.NOTHING)
     for note in (*judged.history.notes, *slips):
         text.append(f"\nnote: {printable(note)}\n", style="yellow")
-    text.append("\n" + summary(judged) + "\n", style=_overall(judged))
-    text.append(f"run folder: {printable(judged.folder)}\nrun again:  {printable(manifest.repeat)}\n", style="dim")
+    text.append(f"\nrun folder: {printable(judged.folder)}\nrun again:  {printable(manifest.repeat)}\n", style="dim")
     return text
 
 
 def summary(judged: Judged) -> str:
     """One line: how many guarantees are valid, violated, unknown."""
-    counts = {status: sum(v.status == status for v in judged.verdicts) for status in STYLES}
+    counts = {status: sum(v.status == status for v in judged.verdicts) for status in (*SHOWN, "not judged")}
     word = {0: "VALID", 1: "VIOLATED", 2: "UNKNOWN"}[judged.exit_code]
     gradients = sum(len(worker.pushes) for worker in judged.history.workers)
     reads = sum(len(worker.reads) for worker in judged.history.workers)
     tally = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     covered = f"; {judged.coverage}" if judged.coverage.planned else ""
-    return f"{word}: {tally}; {gradients} gradients, {reads} reads{covered}"
+    return f"{word}: {tally}; {counted(gradients, 'gradient')}, {counted(reads, 'read')}{covered}"
 
 
-def explain(judged: Judged) -> str:
+def explain(judged: Judged, *, verbose: bool = False) -> str:
     """The report as plain text."""
-    buffer = io.StringIO()
-    console = Console(file=buffer, width=100000, color_system=None)
-    console.print(table(judged), soft_wrap=True)
-    return buffer.getvalue()
+    return table(judged, verbose=verbose).plain + "\n"
 
 
-def _row(text: Text, verdict: Verdict) -> None:
-    text.append(printable(f"  {verdict.guarantee:<3} {verdict.title:<21} {verdict.claimed:<13} "))
-    text.append(f"{verdict.status:<10}", style=STYLES[verdict.status])
-    text.append(printable(f" {verdict.reason}".rstrip()) + "\n", style="dim" if verdict.status != "unknown" else "")
+def wrapped(text: Text, width: int) -> Text:
+    """The same for a terminal of this width: lines break between words, and go on further to the right.
+
+    A word that is longer than a line, such as a path, is left whole, so that it can be copied.
+    """
+    lines = []
+    for line in text.split("\n", allow_blank=True):
+        margin = len(line.plain) - len(line.plain.lstrip(" "))
+        first, *others = line.divide(_breaks(line.plain, width, margin + HANGING))
+        first.rstrip()
+        lines.append(first)
+        for other in others:
+            other.rstrip()
+            lines.append(Text(" " * (margin + HANGING)) + other)
+    return Text("\n").join(lines)
+
+
+def _breaks(line: str, width: int, margin: int) -> list[int]:
+    """Where a line goes on in a next one, which is set in by ``margin`` columns."""
+    breaks: list[int] = []
+    begin, room = 0, width
+    for word in re.finditer(r"\S+", line):
+        if word.end() - begin > room and line[begin : word.start()].strip():
+            begin, room = word.start(), width - margin
+            breaks.append(begin)
+    return breaks
+
+
+def _row(text: Text, verdict: Verdict, *, incomplete: str) -> None:
+    text.append(printable(f"  {verdict.guarantee:<3} {verdict.title:<21} "))
+    text.append(f"{verdict.status:<9} ", style=STYLES[verdict.status])
+    reason = "incomplete: see below" if incomplete and verdict.reason == incomplete else verdict.reason
+    said = f"{verdict.claimed:<13} {reason}" if reason not in ("", verdict.claimed) else verdict.claimed
+    text.append(printable(said) + "\n", style="dim" if verdict.status != "unknown" else "")
     for line in verdict.witness:
-        text.append(f"        {printable(line)}\n")
+        text.append(f"      {printable(line)}\n")
 
 
-def _not_judged(text: Text, verdicts: Sequence[Verdict]) -> None:
-    """One line per reason, or they would hide what was judged."""
+def _not_judged(text: Text, judged: Judged, *, verbose: bool) -> None:
+    """How many, and what of them a target file could claim; or one line for each reason."""
+    style = STYLES["not judged"]
     reasons: dict[str, list[str]] = {}
-    for verdict in verdicts:
+    claims: dict[str, list[str]] = {}
+    for verdict in judged.verdicts:
         if verdict.status == "not judged":
             reasons.setdefault(verdict.reason, []).append(verdict.guarantee)
-    for reason, names in reasons.items():
-        text.append(f"  not judged: {', '.join(names)} ({printable(reason)})\n", style=STYLES["not judged"])
+            if verdict.claim:
+                claims.setdefault(verdict.claim, []).append(verdict.guarantee)
+    if verbose:
+        for reason, names in reasons.items():
+            text.append(f"  not judged: {', '.join(names)} ({printable(reason)})\n", style=style)
+    elif reasons:
+        text.append(f"  {sum(map(len, reasons.values()))} not judged (-v lists why)\n", style=style)
+    if Path(judged.manifest.source).suffix == ".toml":
+        for claim, names in claims.items():
+            where = f"[claims.{judged.manifest.layout.update}]"
+            text.append(f"  to have {', '.join(names)} judged, write {claim} under {where}\n", style=style)
 
 
 def _steps(text: Text, timing: Timing) -> None:

@@ -554,7 +554,8 @@ class _Execution:
 
     def _notify(self) -> None:
         elapsed = 0.0 if self.trained_since is None else time.monotonic() - self.trained_since
-        rate = (self.records.acked - self.acked_before) / elapsed if elapsed > 0 else 0.0
+        more = self.records.acked - self.acked_before
+        rate = more / elapsed if elapsed > 0 and more else None
         states = {str(task): state for task, state in self.states.items()}
         total = self.plan.updates
         self.notify(Progress(states, min(self.records.acked, total), total, rate))  # some is acknowledged twice

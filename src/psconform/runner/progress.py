@@ -27,6 +27,7 @@ from .folder import log_of, log_tail
 class Progress:
     """How a run is doing: each task's state, steps acknowledged so far and in all, steps per second of all workers.
 
+    ``rate`` is None as long as it is not known. ``what`` it is, if not the run itself: calibration, or a comparison.
     ``unused`` and ``undialled`` are said once, before the run: faults of its plan that strike links which no task of
     the calibration used; and that none used any, so a drawn plan has no faults of the network.
     """
@@ -34,7 +35,8 @@ class Progress:
     tasks: dict[str, str]
     steps: int
     total: int
-    rate: float
+    rate: float | None
+    what: str = ""
     unused: tuple[str, ...] = ()
     undialled: bool = False
 

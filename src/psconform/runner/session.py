@@ -92,7 +92,7 @@ class Session:
         with self._lock:
             need_gpus(plan.layout, containers=plan.containers is not None)
             launcher = self.launcher(plan)
-            known = self._calibrated(plan, launcher)
+            known = self._calibrated(plan, launcher, notify)
             if isinstance(known, Manifest):
                 return known
             unit = _unit(plan, known)
@@ -106,11 +106,11 @@ class Session:
                 plan = fitted
             if idle or undialled:
                 tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
-                notify(Progress(tasks, 0, plan.updates, 0.0, unused=tuple(idle), undialled=undialled))
+                notify(Progress(tasks, 0, plan.updates, None, unused=tuple(idle), undialled=undialled))
             server = self._server_for(plan)
             try:
                 for beside in _beside(plan):
-                    self._execute(beside, launcher)
+                    self._execute(beside, launcher, notify=_told(notify, "comparison"))
                 manifest = self._execute(plan, launcher, notify=notify, server=server)
             except BaseException:
                 self._launchers.pop(_key(plan), None)  # whatever went wrong, the next run starts afresh
@@ -130,20 +130,20 @@ class Session:
         self.clusters += 1
         return execute(plan, launcher, **more)
 
-    def _calibrated(self, plan: Plan, launcher: Launcher) -> _Calibrated | Manifest | None:
+    def _calibrated(self, plan: Plan, launcher: Launcher, notify: Notify) -> _Calibrated | Manifest | None:
         """What is known of a target, None if its unit is; or the calibration that did not come to its end."""
         if plan.target.unit is not None:
             return None
         layout, source = plan.layout, plan.target.source
         key = (source, _stamp(source), layout.update, layout.reduction, str(layout.ps), plan.proxied)
         if key not in self._known:
-            found = self._calibrate(plan, launcher)
+            found = self._calibrate(plan, launcher, _told(notify, "calibration"))
             if isinstance(found, Manifest):
                 return found
             self._known[key] = found
         return self._known[key]
 
-    def _calibrate(self, plan: Plan, launcher: Launcher) -> _Calibrated | Manifest:
+    def _calibrate(self, plan: Plan, launcher: Launcher, notify: Notify) -> _Calibrated | Manifest:
         """As few workers as the target takes, three steps; the folder is kept only if something is wrong with it.
 
         A crash or a hang is judged in the place of the run: it is one without a fault.
@@ -164,7 +164,7 @@ class Session:
         server = self._server_for(calm)
         launcher.scratch(folder)
         try:
-            manifest = self._execute(calm, launcher, server=server)
+            manifest = self._execute(calm, launcher, server=server, notify=notify)
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -195,6 +195,11 @@ class Session:
         server, self._server = self._server, None
         if server is not None:
             server[0].close()
+
+
+def _told(notify: Notify, what: str) -> Notify:
+    """Progress of another run than that which was asked for."""
+    return lambda progress: notify(replace(progress, what=what))
 
 
 def _unit(plan: Plan, known: _Calibrated | None) -> float:
