@@ -244,6 +244,14 @@ def test_clean_deletes_what_a_killed_shrink_or_judge_has_left(tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+def test_clean_deletes_no_folder_of_a_users_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name in ("psconform-2026-11-27", "psconform-20261127-225053-mine", "psconform-1-2-3", "psconform-tasks-old"):
+        (tmp_path / name).mkdir()
+    assert "deleted" not in clean()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 def test_clean_deletes_temporary_folders_of_the_dead_alone(tmp_path, monkeypatch, owner):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = tmp_path / f"{TEMPORARY}{mark_of(owner).replace(':', '-')}-abc"

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from psconform import files
 from psconform.errors import BadInput, Malformed
-from psconform.files import head, open_regular, pieces, read, read_text, tail, write
+from psconform.files import create, head, open_regular, pieces, read, read_text, tail, write
 from psconform.history import reader
 from psconform.history.manifest import Bounds
 from psconform.history.reader import read_events
 from psconform.printable import printable
 from psconform.probe import EventLog
+from psconform.runner import progress
 from psconform.runner.folder import cut_log, overgrown
 from psconform.runner.progress import Records, closed
 from psconform.sizes import parse_size, spell_size
@@ -122,6 +123,36 @@ def test_a_record_may_not_be_larger_than_its_limit(tmp_path):
     assert read_events(path, run="r", name="worker:0", limit=size) is not None
     with pytest.raises(Malformed, match=rf"larger than {size - 1} bytes; --max-record raises this limit"):
         read_events(path, run="r", name="worker:0", limit=size - 1)
+
+
+def test_a_line_that_goes_on_and_on_is_read_once(tmp_path, monkeypatch):
+    """A record that grows without a newline, as of a task that is stuck in writing it, is no progress and no work."""
+    path, records = tmp_path / "worker-0.jsonl", Records()
+    read = []
+    monkeypatch.setattr(progress, "GAINED", 1000)
+    with path.open("ab", buffering=0) as task:
+        task.write(b'{"kind":"ack","seq":1}\n{"kind":"ack","seq":')
+        assert records.look([path])
+        for _ in range(50):
+            task.write(b"1" * 500)
+            assert not records.look([path])
+            read.append(records._begun[path])
+        task.write(b'}\n{"kind":"ack","seq":3}\n')
+        assert records.look([path])
+    assert read == [20 + 500 * n for n in range(1, 51)]
+    assert records.acked == 3
+
+
+def test_nothing_is_created_through_a_link_to_a_folder(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "done").symlink_to("elsewhere")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        create(tmp_path / "done" / "worker-0")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    create(tmp_path / "elsewhere" / "worker-0", "dead\n")
+    assert (tmp_path / "elsewhere" / "worker-0").read_text() == "dead\n"
+    with pytest.raises(FileExistsError):
+        create(tmp_path / "elsewhere" / "worker-0")
 
 
 def test_what_is_written_replaces_a_link_and_not_what_it_names(tmp_path):

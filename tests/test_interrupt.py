@@ -219,6 +219,14 @@ def test_a_kill_during_calibration_leaves_no_folder(tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
+def test_of_two_series_at_once_into_one_folder_one_is_refused(tmp_path):
+    words, pipes = command(tmp_path, *RUN, "--repeat", "2"), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [subprocess.Popen(words, cwd=tmp_path, text=True, **pipes) for _ in range(2)]
+    said = [process.communicate(timeout=HANG_S) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 3], said
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["exit_code"] == 0
+
+
 @pytest.mark.parametrize("until_what", ["going", "closed"])
 def test_a_psconform_that_was_stopped_and_goes_on_accuses_nobody(tmp_path, until_what):
     """For longer than its patience: training went on meanwhile, or came to its end."""

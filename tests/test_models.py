@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from psconform import models
 from psconform.errors import BadInput, Malformed
 from psconform.history.build import read_data
-from psconform.models import Batches, Data, Mlp, Quadratic, Softmax, join, split
+from psconform.models import MOST, Batches, Data, Mlp, Quadratic, Softmax, join, split
 from psconform.workloads import digits
 
 MODELS = [Softmax(), Mlp(), Quadratic(size=30, mu=0.1, L=10)]
@@ -288,7 +289,23 @@ def pickled(path):
         np.save(file, np.array([{}], dtype=object), allow_pickle=True)
 
 
-@pytest.mark.parametrize("write", [wrong_dtype, lacking, cut_short, flipped, array, pickled, lambda p: p.touch()])
+def enormous(path):
+    """A header that claims to be of an array which no machine holds."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 10), }" % 10**17
+    header = header.ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as packed:
+        for name in ("train_x", "train_y", "test_x", "test_y"):
+            packed.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+
+def bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("train_x.npy", b"\0" * (MOST + 1))
+
+
+@pytest.mark.parametrize(
+    "write", [wrong_dtype, lacking, cut_short, flipped, array, pickled, enormous, bomb, lambda p: p.touch()]
+)
 def test_a_file_that_is_no_data_is_named(write, tmp_path):
     path = tmp_path / "digits.npz"
     write(path)

@@ -29,6 +29,13 @@ from .simulate import Trainer
 from .stories import Story
 
 
+class Remote:
+    """A value that is fetched when it is looked at, over a connection that breaks."""
+
+    def __array__(self, *_, **__):
+        raise ConnectionResetError("by peer")
+
+
 def slips_in(folder: Path, name="worker-0"):
     """(call, what, step) of the slips in a record."""
     events = map(json.loads, (folder / "events" / f"{name}.jsonl").read_text().splitlines())
@@ -56,6 +63,7 @@ def slips_in(folder: Path, name="worker-0"):
         (lambda p: p.read([p.initial()], step=5), ("read", "range", 5)),
         (lambda p: p.read([p.initial()], [2**60]), ("read", "range", None)),
         (lambda p: p.read(["x"]), ("read", "argument", None)),
+        (lambda p: p.read([Remote()]), ("read", "argument", None)),  # an OSError that is none of the record's
         (lambda p: p.gradient(4), ("gradient", "range", 4)),
         (lambda p: p.resume(-1), ("resume", "range", None)),
         (lambda p: p.goes_without(9, 0), ("goes_without", "range", 0)),

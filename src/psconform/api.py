@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from .runner.plan import Plan, make_plan
 from .runner.progress import Notify
 from .runner.session import Session
 from .runner.verdicts import Judged, judge_folder, store
+from .sizes import parse_size
 from .verdict import Coverage, Verdict
 
 Given = ParamSpec("Given")
@@ -35,7 +37,7 @@ class Run:
     def __init__(self, judged: Judged, *, temporary: bool = False) -> None:
         self._judged = judged
         if temporary:
-            weakref.finalize(self, shutil.rmtree, judged.folder, ignore_errors=True)
+            weakref.finalize(self, _remove, judged.folder, os.getpid())
 
     @property
     def folder(self) -> Path:
@@ -102,6 +104,12 @@ class Run:
     def __repr__(self) -> str:
         state = "valid" if self.valid else f"violated {', '.join(self.violated)}" if self.violated else "unknown"
         return f"<Run {self.folder}: {state}>"
+
+
+def _remove(folder: Path, pid: int) -> None:
+    """Delete a temporary run folder; not in a process that was forked off, which has a copy of the ``Run``."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
@@ -182,10 +190,15 @@ def _judged(plan: Plan, *, session: Session, notify: Notify) -> Judged:
     return judged
 
 
-def check(folder: str | Path) -> Run:
+def check(folder: str | Path, *, max_record: str = "") -> Run:
     """Judge a stored run again, offline.
+
+    Args:
+        folder: a run folder.
+        max_record: how large an event file may be, such as ``1GiB``; by default as large as in the run.
 
     Raises:
         BadInput: not a run folder, or one that cannot be read; names file and line.
     """
-    return Run(judge_folder(Path(folder)))
+    limit = parse_size(max_record, place=OPTIONS["max_record"].flag) if max_record else 0
+    return Run(judge_folder(Path(folder), max_record=limit))

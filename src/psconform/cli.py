@@ -215,6 +215,9 @@ def _run_series(series: Series, *, keep_valid: bool, as_json: bool) -> NoReturn:
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    max_record: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large an event file may be. Default: as in the run.")
+    ] = "",
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -222,7 +225,7 @@ def check(
     from .api import check as check_folder
 
     try:
-        judged = check_folder(folder)
+        judged = check_folder(folder, max_record=max_record)
     except OSError as error:
         raise BadInput(str(folder), f"cannot be read ({error.strerror})") from None
     print_run(judged.as_dict(), judged.text(verbose=verbose), as_json=as_json)
@@ -242,7 +245,7 @@ def plot(
 
     path = out or folder / "plot.svg"
     plot_run(judge_folder(folder), path)
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{printable(path)}\n")
 
 
 app.command()(replay)

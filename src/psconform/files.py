@@ -124,19 +124,29 @@ def pieces(file: IO[bytes], longest: int, *, begin: int = 0, size: int = PIECE) 
     than ``longest`` its beginning is the last pair: there are no lines in that.
     """
     file.seek(begin)
-    rest = b""
+    rest = bytearray()
     while piece := file.read(size):
         lines, newline, after = piece.rpartition(b"\n")
         if newline:
-            yield rest + lines + newline, after
-            rest = after
+            yield bytes(rest) + lines + newline, after
+            rest = bytearray(after)
         else:
             rest += piece
         if len(rest) > longest:
-            yield b"", rest
-            return
+            break
     if rest:
-        yield b"", rest
+        yield b"", bytes(rest)
+
+
+def create(path: _Path, text: str = "") -> None:
+    """Write a new file into a folder that is no link. Raises OSError: something is there, or the folder is not."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(os.path.basename(path), flags, 0o644, dir_fd=folder), "w", encoding="utf-8") as file:
+            file.write(text)
+    finally:
+        os.close(folder)
 
 
 def write(path: _Path, content: str | bytes) -> None:

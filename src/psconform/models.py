@@ -294,6 +294,17 @@ class Batches:
         return np.asarray(sizes * self.workers / sizes.sum(), np.float64)
 
 
+_NO_DATA = (
+    zipfile.BadZipFile,
+    zlib.error,
+    KeyError,
+    TypeError,
+    EOFError,
+    ValueError,
+    RuntimeError,  # a member is encrypted, or packed in a way that Python does not know
+    MemoryError,  # a header claims to be of an enormous array
+    OverflowError,
+)
 MOST = 256 << 20
 """Bytes that the arrays of a data file may have together."""
 
@@ -329,7 +340,7 @@ class Data:
             file.seek(0)
             with np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in ("train_x", "train_y", "test_x", "test_y")}
-        except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError, ValueError) as error:
+        except _NO_DATA as error:
             raise ValueError(f"{place}not a data file of psconform: {error}") from error
         for part in ("train", "test"):
             x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]

@@ -47,7 +47,7 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, wraps
 from importlib import import_module
@@ -109,6 +109,18 @@ class _Slipped(Exception):
         self.what = what
 
 
+class _Unwritable(Exception):
+    """The record cannot be written; an OSError of what the trainer has handed in is none of that."""
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _Unwritable from error
+
+
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -126,7 +138,7 @@ def _guarded(call: Call) -> Call:
             return call(self, *args, **named)
         except _Slipped as slip:
             what = slip.what
-        except OSError:
+        except _Unwritable:
             self._stop()
             return None
         except Exception:
@@ -767,7 +779,8 @@ class Probe:
         self._next_step, self._done, self._absent = step, False, None
         self._open.clear()
         if self._folder is not None:
-            (self._folder / "done" / f"worker-{self.index}").unlink(missing_ok=True)
+            with _writing():
+                (self._folder / "done" / f"worker-{self.index}").unlink(missing_ok=True)
         self._event("resume", step=step)
 
     @_guarded
@@ -882,7 +895,8 @@ class Probe:
         self._event("done")
         self._done, self._absent = True, []
         if self._folder is not None:
-            (self._folder / "done" / f"worker-{self.index}").touch()
+            with _writing():
+                (self._folder / "done" / f"worker-{self.index}").touch()
 
     def _marked(self, worker: int) -> int | None:
         """The size of a worker's file in done/, None if it is not there."""
@@ -897,11 +911,12 @@ class Probe:
 
     @_guarded
     def _ends(self, reason: str) -> None:
-        if self._vectors >= 0:
-            fd, self._vectors = self._vectors, -1
-            os.close(fd)
-        if self._log is not None:
-            self._log.close(reason=reason)
+        with _writing():
+            if self._vectors >= 0:
+                fd, self._vectors = self._vectors, -1
+                os.close(fd)
+            if self._log is not None:
+                self._log.close(reason=reason)
 
     def _slip(self, call: str, what: Slip, step: Any = None) -> None:
         """Record and log what a trainer got wrong, but for the many that a loop may make."""
@@ -915,7 +930,7 @@ class Probe:
         _log("probe.%s: a slip, %s%s", call.lstrip("_"), what.value, f", step {of['step']}" if of else "")
         try:
             self._event("slip", call=call.lstrip("_"), what=what.value, **of)
-        except OSError:
+        except _Unwritable:
             self._stop()
 
     def _stop(self) -> None:
@@ -998,19 +1013,23 @@ class Probe:
 
     def _write_vector(self, arrays: list[Vector]) -> list[int]:
         assert self._folder is not None
-        if self._vectors < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._vectors = os.open(self._folder / "vectors" / f"{self._name}.bin", flags, 0o644)
         data = b"".join(v.astype("<f4", copy=False).tobytes() for v in arrays)
         at, self._vector_at = self._vector_at, self._vector_at + len(data)
-        _write(self._vectors, data)
+        with _writing():
+            if self._vectors < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._vectors = os.open(self._folder / "vectors" / f"{self._name}.bin", flags, 0o644)
+            _write(self._vectors, data)
         return [at, len(data), zlib.crc32(data)]
 
     def _event(self, kind: str, **fields: Any) -> None:
         if self._log is not None:
             if self._epoch:
                 fields["epoch"] = self._epoch
-            self._log.write(kind, **fields)
+            try:
+                self._log.write(kind, **fields)
+            except OSError as error:
+                raise _Unwritable from error
 
 
 def _shows_stacks() -> bool:

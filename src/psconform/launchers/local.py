@@ -26,7 +26,7 @@ from .task_processes import TaskProcesses
 
 OWNER = "PSCONFORM_OWNER"
 """Environment variable in every keeper and task: the mark of the psconform that owns it (for clean-up)."""
-TEMPORARY = "psconform-"
+TEMPORARY = "psconform-tasks-"
 """What the name of a temporary folder begins with; after it comes the owner, with a dash for a colon."""
 CLOSE_S = 5.0
 REMAINS = ".remains"

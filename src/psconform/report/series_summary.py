@@ -94,8 +94,8 @@ def summary(series: Series) -> Text:
     word = WORDS.get(series.exit_code, "interrupted")
     text.append(f"\n{word.upper()}: {tally}\n", style=STYLES.get(word, "bold red"))
     if series.interrupted and series.interrupted.exists():
-        text.append(f"interrupted in: {series.interrupted}\n", style="dim")
-    text.append(f"summary: {series.out / 'summary.json'}\n", style="dim")
+        text.append(f"interrupted in: {printable(series.interrupted)}\n", style="dim")
+    text.append(f"summary: {printable(series.out / 'summary.json')}\n", style="dim")
     return text
 
 

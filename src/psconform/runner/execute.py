@@ -18,6 +18,7 @@ from ..faults import faketime
 from ..faults.control import Control
 from ..faults.kinds import kinds
 from ..faults.proxy_faults import REFUSE
+from ..files import create
 from ..history.build import RUNNER
 from ..history.logs import LastError, last_error
 from ..history.manifest import Manifest
@@ -484,8 +485,8 @@ class _Execution:
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
             without = self.layout.drop_after or (self.layout.update == "async" and not self._rolls_back())
-            with suppress(FileExistsError), marker.open("x", encoding="ascii") as file:
-                file.write("" if struck and without else "dead\n")
+            with suppress(FileExistsError):
+                create(marker, "" if struck and without else "dead\n")
         if self.states[task] == "failed" and over and closed(events):
             self.states[task] = "ended"
             last = last_error(log_text(self.folder, task)).line

@@ -29,6 +29,8 @@ from .plan import FAULTS, Plan
 
 ROOM = 4096
 """Bytes that a new manifest has to spare: should the disk be full in the end, it says so all the same."""
+AT_MOST = 2
+"""Looks at what has come since, before a log is cut: of a flood there is always more."""
 PARTS = ("events", "vectors", "done", "logs")
 CHECKPOINTS = "checkpoints"
 """Where a target that can may put its checkpoints."""
@@ -171,7 +173,10 @@ def cut_log(log: Path, limit: int, before: int = 0) -> int:
         with open_regular(log, flags=os.O_RDWR | os.O_APPEND) as file:
             kept, size = limit // 4, os.fstat(file.fileno()).st_size
             file.seek(size - kept)
-            last = file.read(kept) or b""
+            last = file.read(kept)
+            for _ in range(AT_MOST):  # what the task has appended since
+                last = (last + (more := file.read(kept)))[-kept:]
+                size += len(more)
             before += size - 2 * kept - (len(_mark(before)) if before else 0)
             file.truncate(kept)  # it is opened for appending, so the task goes on behind that
             file.write(_mark(before) + last)

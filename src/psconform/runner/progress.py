@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import NotStarted
-from ..files import head, open_regular, pieces, tail
+from ..files import head, open_regular, tail
 from ..history.events import MAX_LINE
 from ..history.logs import LOOKED_AT, MARK, UNTIL
 from ..launchers.launcher import Launcher
@@ -69,8 +69,8 @@ LAST = 1000
 """Bytes in which the first event of a record fits, and the last one of a closed record."""
 GAINED = 1 << 20
 """Bytes of a record that are looked at in one tick; a flood of them is not to keep the rest waiting."""
-SIGN = 16 << 20
-"""Bytes at the beginning of a log in which a sign of readiness is looked for."""
+SIGN = 4 << 20
+"""Bytes at the beginning and at the end of a log in which a sign of readiness is looked for."""
 
 
 def events_of(folder: Path, task: Task, life: int) -> Path:
@@ -116,13 +116,18 @@ class Records:
 
     def _gained(self, path: Path) -> bytes:
         """The whole lines that a file has gained since the last look; of very many the first ones."""
-        before = self._sizes.get(path, 0)
+        before, begun = self._sizes.get(path, 0), self._begun.get(path, 0)
         try:
             with open_regular(path) as file:
-                if os.fstat(file.fileno()).st_size - before == self._begun.get(path, 0):
-                    return b""  # nothing but the beginning of a line, as before
-                lines, rest = next(pieces(file, MAX_LINE, begin=before, size=GAINED), (b"", b""))
-                self._sizes[path], self._begun[path] = before + len(lines), len(rest)
+                file.seek(before + begun)  # what is there of an unfinished line has been looked at
+                new = file.read(GAINED)
+                whole = new.rfind(b"\n") + 1
+                if not whole:
+                    self._begun[path] = begun + len(new)
+                    return b""
+                file.seek(before)
+                lines = file.read(begun + whole) if begun <= MAX_LINE else b""
+                self._sizes[path], self._begun[path] = before + begun + whole, 0
                 return lines
         except OSError:
             return b""  # it is not there yet, or is no file: when the run is judged that is said
@@ -168,7 +173,7 @@ def is_ready(ready: Ready, address: str, log: Path) -> bool:
         except OSError:
             return False
     if ready.log:
-        return re.search(ready.log, head(log, SIGN)) is not None
+        return any(re.search(ready.log, part(log, SIGN)) for part in (head, tail))
     return True
 
 

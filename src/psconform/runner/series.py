@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from ..anomalies import Anomaly
 from ..errors import BadInput, PsconformError
+from ..files import create
 from ..history.manifest import write_json
 from ..probe import SAMPLES
 from ..verdict import Status, Verdict
@@ -24,6 +25,7 @@ from .progress import Notify
 from .session import Session
 from .verdicts import judge_folder, store
 
+SUMMARY = "summary.json"
 UNMADE = (BadInput.exit_code, PsconformError.exit_code)
 """Exit codes of a run that could not be made or read: for want of something, or by a fault of psconform's own."""
 WORST_FIRST = (1, *reversed(UNMADE), 2, 0)
@@ -177,6 +179,7 @@ def run_series(series: Series, session: Session, *, notify: Notify, done: Done, 
         NotLinear: the target cannot be judged at all, so no other run could be.
     """
     began, folder = time.monotonic(), series.out
+    _claim(series.out)
     try:
         for number, plan in enumerate(series.plans, start=1):
             folder = plan.out
@@ -188,8 +191,18 @@ def run_series(series: Series, session: Session, *, notify: Notify, done: Done, 
     finally:
         series.total_s = time.monotonic() - began
         if series.outcomes or series.interrupted:
-            series.out.mkdir(parents=True, exist_ok=True)
-            write_json(series.out / "summary.json", series.as_dict())
+            write_json(series.out / SUMMARY, series.as_dict())
+        else:
+            (series.out / SUMMARY).unlink(missing_ok=True)
+
+
+def _claim(folder: Path) -> None:
+    """Of two series at once into one folder, one gets it; raises BadInput for the other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        create(folder.absolute() / SUMMARY)
+    except OSError as error:
+        raise BadInput("--out", f"is taken, or cannot be made ({error.strerror})", value=str(folder)) from None
 
 
 def _one(number: int, plan: Plan, session: Session, notify: Notify, keep_valid: bool) -> Outcome:

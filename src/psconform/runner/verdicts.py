@@ -86,14 +86,18 @@ def _of_any(missed: FaultMissed, failed: set[str]) -> bool:
     return missed.how is Missed.REFUSED and missed.fault.partition("@")[0] in failed
 
 
-def judge_folder(folder: Path) -> Judged:
+def judge_folder(folder: Path, *, max_record: int = 0) -> Judged:
     """Judge a stored run; needs no TensorFlow, changes nothing.
+
+    ``max_record``: bytes that an event file may have; 0: as in the run.
 
     Raises:
         BadInput: not a run folder.
         Malformed: a file in it cannot be read; names file and line.
     """
     manifest = Manifest.read(folder)
+    if max_record:
+        manifest.bounds = dataclasses.replace(manifest.bounds, record=max_record)
     history = load_history(folder, manifest)
     if ORDER in manifest.workload.shows:
         history = dataclasses.replace(history, plain=_plain(folder / PLAIN, manifest))
