@@ -87,7 +87,7 @@ def test_somebodys_own_is_calibrated_and_judged(update, image, session, tmp_path
     path.write_text(OWN.format(image=image), encoding="utf-8")
     run = judge(f"compose:{path}", update=update, steps=20, out=tmp_path / "run", session=session)
     assert run.valid, run.explain()
-    assert run.explain().startswith("mine on ps=1,worker=2")
+    assert run.explain().splitlines()[1].startswith("mine on ps=1,worker=2")
     assert not left_behind()
 
 

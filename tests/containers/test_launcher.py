@@ -305,7 +305,7 @@ def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, l
     )
     done = psconform("run", str(target), *SMALL, "--update", "async", "--out", str(tmp_path / "r"))
     _, err = done.communicate(timeout=WAIT_S)
-    assert done.returncode == 4
+    assert done.returncode == 3
     assert "/no/such/program" in err
     assert "Traceback" not in err
     assert not left_behind()
@@ -314,7 +314,7 @@ def test_what_cannot_start_is_one_line_and_leaves_nothing(tmp_path, psconform, l
 def test_an_image_that_is_not_here_is_named(tmp_path, psconform):
     done = psconform("run", "reference", *SMALL, "--image", "no/such:image", "--out", str(tmp_path / "r"))
     _, err = done.communicate(timeout=WAIT_S)
-    assert done.returncode == 4
+    assert done.returncode == 3
     assert "there is no image no/such:image" in err
 
 

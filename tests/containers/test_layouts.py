@@ -36,7 +36,7 @@ def test_a_layout_runs_and_is_judged(path, tmp_path, left_behind):
     seen = threading.Event()
 
     def notify(progress):
-        if progress.steps and not seen.is_set():
+        if progress.steps and not progress.what and not seen.is_set():
             seen.set()
             limits_of(told)
 
