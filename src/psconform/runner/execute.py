@@ -440,6 +440,7 @@ class _Execution:
         with ExitStack() as all_of_them:  # also if Ctrl-C comes again meanwhile
             for last in (self.cleanup.close, self._stop, self.scheduler.heal_all):
                 all_of_them.callback(self._as_far_as_it_goes, last)
+        self._cut_logs()  # what they wrote until they had ended
         self._grown()
         self._notify()
         seconds = {self._events_of(*of).name for of in self.seconds.values()}  # they are not the task
@@ -570,11 +571,14 @@ class _Execution:
                 self.reasons.append(over)
         return self.too_large
 
+    def _cut_logs(self) -> None:
+        for log, cut in self.logs.items():
+            self.logs[log] = cut_log(log, self.plan.bounds.log, cut)
+
     def _poll(self) -> bool:
         """Let tasks run for a moment; whether one has ended meanwhile."""
         ended = self.launcher.poll(TICK_S)
-        for log in self.logs:
-            self.logs[log] = cut_log(log, self.plan.bounds.log, self.logs[log])
+        self._cut_logs()
         for task in ended:
             self._note(task)
         return bool(ended)
