@@ -1,4 +1,4 @@
-"""Targets that do harm to whoever watches them: bounded memory, disk and time, a true exit code, nothing shown raw."""
+"""Targets that harm psconform: bounded memory, disk and time, a true exit code, no control character shown."""
 
 from __future__ import annotations
 

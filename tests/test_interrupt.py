@@ -228,7 +228,7 @@ def test_of_two_series_at_once_into_one_folder_one_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("until_what", ["going", "closed"])
-def test_a_psconform_that_was_stopped_and_goes_on_accuses_nobody(tmp_path, until_what):
+def test_a_psconform_that_was_stopped_and_continued_calls_no_run_stalled(tmp_path, until_what):
     """For longer than its patience: training went on meanwhile, or came to its end."""
     words = [*command(tmp_path, *RUN, pause=0.2), "--patience", "1"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -47,7 +47,7 @@ def test_what_was_not_judged_is_one_line_and_more_on_demand(violated):
 
 def test_a_claim_that_is_missing_is_the_line_to_write(tmp_path):
     judged = Unclaimed().judge(tmp_path / "run")
-    assert "judged, write" not in explain(judged)  # nobody writes claims for a target that is no file
+    assert "judged, write" not in explain(judged)  # only a target file can claim it
     judged.manifest.source = "/somewhere/target.toml"
     assert '  to have R1, R2 judged, write delivery = "exactly-once" under [claims.sync]\n' in explain(judged)
 

@@ -52,7 +52,7 @@ USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 
 
 SURROUNDINGS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-"""Errors that this machine is the reason of: a full disk, a limit of its own."""
+"""Errors of the machine: a full disk, too many open files."""
 
 
 class Output(io.TextIOWrapper):

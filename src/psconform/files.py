@@ -13,7 +13,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Union
+from typing import IO
 
 from .sizes import spell_size
 
@@ -29,7 +29,7 @@ _NAMES = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFLNK: "a symbolic link",
 }
-_Path = Union[str, Path]  # noqa: UP007  (Python 3.9 evaluates it)
+_Path = str | Path
 
 
 def open_regular(path: _Path, *, flags: int = os.O_RDONLY, follow: bool = False) -> IO[bytes]:
@@ -117,13 +117,13 @@ def _part(path: _Path, before_end: int, limit: int) -> str:
         return ""
 
 
-def pieces(file: IO[bytes], longest: int, *, begin: int = 0, size: int = PIECE) -> Iterator[tuple[bytes, bytes]]:
-    """Whole lines of an open file from its position ``begin`` on, about ``size`` bytes at a time, and what comes after.
+def pieces(file: IO[bytes], longest: int, *, size: int = PIECE) -> Iterator[tuple[bytes, bytes]]:
+    """Whole lines of an open file from its beginning, about ``size`` bytes at a time, and what comes after.
 
     Each pair is lines, with the newline of the last one, and the beginning of the next line. Of a line that is longer
     than ``longest`` its beginning is the last pair: there are no lines in that.
     """
-    file.seek(begin)
+    file.seek(0)
     rest = bytearray()
     while piece := file.read(size):
         lines, newline, after = piece.rpartition(b"\n")

@@ -17,7 +17,7 @@ from ..verdict import Status, Verdict, counted
 
 STEP_ROWS = 8
 HANGING = 4
-"""Columns by which what goes on in a next line is set in."""
+"""Indentation of a wrapped line, in columns, beyond that of its first part."""
 STYLES = {"valid": "green", "violated": "bold red", "unknown": "yellow", "not judged": "dim"}
 SHOWN: tuple[Status, ...] = ("violated", "unknown", "valid")
 """What a row is about, in the order of the rows: what a reader can act on comes first."""
@@ -85,7 +85,7 @@ def explain(judged: Judged, *, verbose: bool = False) -> str:
 
 
 def wrapped(text: Text, width: int) -> Text:
-    """The same for a terminal of this width: lines break between words, and go on further to the right.
+    """The same, wrapped between words for a terminal of this width; the wrapped parts are indented.
 
     A word that is longer than a line, such as a path, is left whole, so that it can be copied.
     """
@@ -102,7 +102,7 @@ def wrapped(text: Text, width: int) -> Text:
 
 
 def _breaks(line: str, width: int, margin: int) -> list[int]:
-    """Where a line goes on in a next one, which is set in by ``margin`` columns."""
+    """Offsets at which a line is wrapped; its other parts are indented by ``margin`` columns."""
     breaks: list[int] = []
     begin, room = 0, width
     for word in re.finditer(r"\S+", line):
