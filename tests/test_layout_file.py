@@ -108,7 +108,7 @@ def test_limits_come_back_with_a_replay(tmp_path):
     again = stored_plan(folder, out=tmp_path / "again")
     assert again.containers == plan.containers
     assert again.layout == plan.layout
-    assert f"--layout {plan.out / FILE} --update sync --reduction mean --emulate-gpus" in plan.repeat
+    assert f"--layout {plan.out / FILE} --update sync --emulate-gpus" in plan.repeat
     assert make_plan(Options(out=tmp_path, layout=str(plan.out / FILE), **options)).containers == plan.containers
     text = (folder / FILE).read_text(encoding="utf-8")
     (folder / FILE).write_text(text.replace("count = 1", "count = 3"), encoding="utf-8")

@@ -26,7 +26,9 @@ def test_that_fails(judge):
 """)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*R1*violated*", "*psconform check *", "psconform: 4 real clusters started*"])
+    result.stdout.fnmatch_lines(
+        ["*R1*violated*", "*psconform check *", "psconform: 4 real clusters started (2 of socket-ps, 2 of *; quick)"]
+    )
     (kept,) = (pytester.path / "psconform-runs").iterdir()
     assert kept.name.startswith("test_that_fails-")
     assert (kept / "run-0" / "manifest.json").exists()

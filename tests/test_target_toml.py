@@ -6,6 +6,8 @@ import pytest
 
 from psconform.errors import BadInput
 from psconform.layout import Layout, Task
+from psconform.options import Options
+from psconform.runner.plan import make_plan
 from psconform.targets.toml import load_target
 
 GOOD = """
@@ -29,6 +31,37 @@ def load(folder, text):
     return load_target(path)
 
 
+SUMS = '[claims.sync]\nreduction = "sum"'
+
+
+@pytest.mark.parametrize(
+    ("words", "claims", "reductions"),
+    [
+        ("", "[claims.sync]", ("mean",)),
+        ("", SUMS, ("sum",)),
+        ('"{reduction}"', "[claims.sync]", ("mean", "sum")),
+        ('"{reduction}"', SUMS, ("sum", "mean")),
+        ('"--reduction={reduction}"', "[claims.async]", ("mean", "sum")),
+    ],
+)
+def test_a_target_that_cannot_be_told_the_reduction_has_the_claimed_one(tmp_path, words, claims, reductions):
+    jobs = f'[jobs.ps]\ncommand = ["serve"]\n[jobs.worker]\ncommand = ["work", {words}]\n'
+    assert load(tmp_path, f'name = "mine"\n{jobs}\n{claims}').reductions == reductions
+    update = "async" if "async" in claims else "sync"
+    plan = make_plan(Options(tmp_path / "target.toml", update=update))
+    assert plan.layout.reduction == reductions[0]
+    assert "--reduction" not in plan.repeat
+    if len(reductions) == 1:
+        other = {"mean": "sum", "sum": "mean"}[reductions[0]]
+        with pytest.raises(BadInput, match=f"--reduction: target mine has no such reduction, got '{other}'"):
+            make_plan(Options(tmp_path / "target.toml", reduction=other))
+    elif update == "sync":
+        assert (
+            f"--reduction {reductions[1]} "
+            in make_plan(Options(tmp_path / "target.toml", reduction=reductions[1])).repeat
+        )
+
+
 def refused(folder, text):
     with pytest.raises(BadInput) as caught:
         load(folder, text)
@@ -40,7 +73,7 @@ def refused(folder, text):
 
 def test_good_file_is_read_in_full(tmp_path):
     target = load(tmp_path, GOOD)
-    assert (target.name, target.here, target.reductions) == ("mine", tmp_path, ("mean", "sum"))
+    assert (target.name, target.here, target.reductions) == ("mine", tmp_path, ("mean",))
     assert dict(target.jobs["worker"].env) == {"A": "2", "B": "{seed}"}  # the job's own value wins
     assert dict(target.jobs["ps"].env) == {"A": "1"}
     assert (target.jobs["ps"].ready.log, target.jobs["ps"].ready.timeout_s) == (r"serving on \d+", 5.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
 from .errors import BadInput
-from .options import CLUSTER, Options, check_choices, fields_of
+from .options import CLUSTER, REDUCTIONS, Options, check_choices, fields_of
 from .times import parse_seconds, spell
 
 MAX_TASKS = 64
@@ -102,7 +102,7 @@ class Layout:
     ps: int = 2
     workers: int = 3
     update: str = Options.update
-    reduction: str = Options.reduction
+    reduction: str = REDUCTIONS[0]
     quorum: int = Options.quorum
     staleness: int | None = Options.staleness
     rate: str = Options.rate

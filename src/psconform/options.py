@@ -105,13 +105,12 @@ class Options:
     update: str = option(
         "sync", CLUSTER, "sync or async.", choices=UPDATES, noun="update mode", placeholder="update", always=True
     )
-    reduction: str = option(
-        "mean",
+    reduction: str | None = option(
+        None,
         CLUSTER,
-        "mean or sum, of a sync round.",
+        "mean or sum, of a sync round. Default: the one that the target claims.",
         choices=REDUCTIONS,
         placeholder="reduction",
-        always=True,
     )
     quorum: int = option(
         0,
@@ -280,5 +279,5 @@ def check_choices(values: Mapping[str, Any]) -> None:
     """Raises BadInput for a value that is none of an option's choices."""
     for name, value in values.items():
         each = OPTIONS.get(name)
-        if each is not None and each.choices and value not in each.choices:
+        if each is not None and each.choices and value not in (None, *each.choices):
             raise BadInput(each.flag, f"unknown {each.noun}", value=value, choices=each.choices)

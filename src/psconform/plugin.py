@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .verdict import counted
+
 if TYPE_CHECKING:
     from hypothesis import settings
 
@@ -35,7 +37,7 @@ REQUIRE_ALL = "PSCONFORM_REQUIRE_ALL"
 LACKS = "psconform_lacks"
 """Attribute of the report of a test that was skipped for lack of a part: the part, and how to get it."""
 _failed = pytest.StashKey[bool]()
-_clusters = pytest.StashKey[int]()
+_clusters = pytest.StashKey[Counter[str]]()
 _left_out = pytest.StashKey[int]()
 _counted = pytest.StashKey[bool]()
 _undecided = pytest.StashKey[str]()
@@ -273,7 +275,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Of several processes (pytest-xdist) each hands on what it has counted; the first of them judges it."""
     config = session.config
     if (output := getattr(config, "workeroutput", None)) is not None:
-        counts = [config.stash.get(key, 0) for key in (_clusters, _left_out)]
+        clusters = config.stash.get(_clusters, Counter[str]())
+        counts = [dict(clusters), config.stash.get(_left_out, 0)]
         undecided = [[str(folder), reason] for folder, reason in tally.undecided]
         output["psconform"] = [*counts, tally.runs, tally.planned, tally.observed, undecided]
     elif _counted in config.stash and (problem := tally.settle()):
@@ -289,7 +292,7 @@ def pytest_testnodedown(node: Any) -> None:
     clusters, left_out, runs, planned, observed, undecided = said
     stash = node.config.stash
     stash[_counted] = True
-    stash[_clusters] = stash.get(_clusters, 0) + clusters
+    stash[_clusters] = stash.get(_clusters, Counter()) + Counter(clusters)
     stash[_left_out] = left_out  # all of them collect the same
     tally.runs += runs
     tally.planned += planned
@@ -320,13 +323,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say how many real clusters were started."""
     if problem := config.stash.get(_undecided, ""):
         terminalreporter.write_line(problem, red=True)
-    count = config.stash.get(_clusters, 0)
-    if count:
-        name = Path(chosen.target).name
+    if clusters := config.stash.get(_clusters, Counter()):
+        count = counted(clusters.total(), "real cluster")
+        of = [f"{number} of {name}" if len(clusters) > 1 else name for name, number in sorted(clusters.items())]
         where = "" if chosen.launcher == "process" else ", in containers"
-        terminalreporter.write_line(
-            f"psconform: {count} real clusters started (target {name}, {chosen.profile}{where})"
-        )
+        terminalreporter.write_line(f"psconform: {count} started ({', '.join(of)}; {chosen.profile}{where})")
     if tally.planned:
         terminalreporter.write_line(f"psconform: {tally.observed} of {tally.planned} faults were observed")
     kept = sorted((config.invocation_params.dir / "psconform-runs").glob("undecided-*"))

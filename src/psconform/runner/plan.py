@@ -131,7 +131,7 @@ class Plan:
             given["image"] = containers.image
         if containers is None or not containers.boxes:  # of a Compose file tasks are containers anyway
             given["launcher"] = self.launcher
-        return Options(
+        options = Options(
             self.spelled,
             workload=workload.name,
             emulate_gpus=layout.emulated,
@@ -141,6 +141,8 @@ class Plan:
             out=self.out,
             **given,
         )
+        usual = layout.reduction == self.target.reduction(layout.update)
+        return replace(options, reduction=None) if usual else options
 
     @property
     def repeat(self) -> str:
@@ -170,7 +172,7 @@ def make_plan(options: Options) -> Plan:
     services = load_compose(Path(target.removeprefix(PREFIX))) if target.startswith(PREFIX) else None
     layout = services.layout if services is not None and options.layout == Options.layout else options.layout
     file = read_layout(Path(layout)) if layout.endswith(".toml") else None
-    mode = fields_of(options, CLUSTER, Layout)
+    mode = fields_of(replace(options, reduction=options.reduction or Layout.reduction), CLUSTER, Layout)
     shape = Layout.parse(layout if file is None else file.text, emulated=options.emulate_gpus, **mode)
     kind = find_workload(workload, place="--workload")
     speed = options.learning_rate
@@ -199,6 +201,7 @@ def make_plan(options: Options) -> Plan:
             raise BadInput(OPTIONS[name].flag, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(options.slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
+    shape = shape if options.reduction else replace(shape, reduction=found.reduction(shape.update))
     found.fits(shape)
     found.claimed(shape)
     containers = containers_of(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,8 @@ class Session:
         self._launchers: dict[_Key, Launcher] = {}
         self._known: dict[tuple[str | bool, ...], _Calibrated] = {}
         self._lock = threading.Lock()
-        self.clusters = 0
+        self.clusters: Counter[str] = Counter()
+        """How many were started, by the name of their target."""
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +129,7 @@ class Session:
         return self.server() if plan.containers is None and plan.proxied else None
 
     def _execute(self, plan: Plan, launcher: Launcher, **more: Any) -> Manifest:
-        self.clusters += 1
+        self.clusters[plan.target.name] += 1
         return execute(plan, launcher, **more)
 
     def _calibrated(self, plan: Plan, launcher: Launcher, notify: Notify) -> _Calibrated | Manifest | None:

@@ -67,6 +67,7 @@ class Target:
         claims: by update mode; a mode without claims is not supported.
         source: where it is described.
         about: one line, for ``psconform list targets``.
+        reductions: what it can do with the gradients of a sync round, the usual one first.
         unit: the magnitude that one gradient, applied once, leaves in a slot, by layout; None: calibrate first.
         preload: modules that a warm process imports before it forks tasks; None: tasks are started cold.
         exchanges: through parameter servers (``ps``), by ``all-reduce`` of replicas, or both.
@@ -112,6 +113,10 @@ class Target:
     def modes(self) -> tuple[str, ...]:
         """Those of ``OPTIONS`` that it takes."""
         return tuple(mode for mode in OPTIONS if self.uses(mode))
+
+    def reduction(self, update: str) -> str:
+        """What a sync round does with its gradients, if nothing else is asked for; of async it means nothing."""
+        return self.reductions[0] if update == "sync" else Layout.reduction
 
     def uses(self, placeholder: str) -> bool:
         """A command or an environment value of a job contains it."""

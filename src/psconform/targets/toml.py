@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,7 +47,7 @@ class _File(_Strict):
     jobs: _Jobs
     tf_config: bool = True
     env: dict[str, str] = {}
-    reductions: Annotated[list[str], Field(min_length=1)] = list(REDUCTIONS)
+    reductions: Annotated[list[str], Field(min_length=1)] | None = None
     workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
     dynamic_work: bool = False
@@ -82,7 +83,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         raise _bad_field(path, error, within=within) from None
     here = path.resolve().parent
     claims = _claims(path, file.claims)
-    for reduction in file.reductions:
+    for reduction in file.reductions or ():
         if reduction not in REDUCTIONS:
             raise BadInput(f"{path}: reductions", "unknown reduction", value=reduction, choices=REDUCTIONS)
     for workload in file.workloads:
@@ -102,7 +103,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         source=str(path.resolve()),
         jobs=jobs,
         claims=claims,
-        reductions=tuple(file.reductions),
+        reductions=tuple(file.reductions or _reductions(jobs, claims)),
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
@@ -116,6 +117,13 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         environment=tuple(file.environment),
         exchanges=("ps",) if file.jobs.ps is not None else ("all-reduce",),
     )
+
+
+def _reductions(jobs: Mapping[str, Job], claims: Mapping[str, Claims]) -> list[str]:
+    """Those of a target that does not say: the claimed one first, and no other unless a command takes it."""
+    claimed = claims["sync"].reduction if "sync" in claims else ""
+    found = sorted(REDUCTIONS, key=lambda reduction: reduction != claimed)
+    return found if any(job.uses("reduction") for job in jobs.values()) else found[:1]
 
 
 def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:
