@@ -7,11 +7,11 @@ import argparse
 from psconform.compatibility import GPUS, check_option, check_options
 from psconform.errors import BadInput
 from psconform.layout import MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
-from psconform.options import OF_TRAINERS
+from psconform.options import OF_TRAINERS, REDUCTIONS
 from psconform.times import parse_seconds, spell
 
-USUAL = {"staleness": -1, "learning_rate": 1.0, "drop_after": 0.0, "emulate_gpus": 0}
-"""Defaults that have another type here: no bound, and seconds, as the placeholders of target.toml say."""
+USUAL = {"reduction": REDUCTIONS[0], "staleness": -1, "learning_rate": 1.0, "drop_after": 0.0, "emulate_gpus": 0}
+"""Defaults that are others here: no bound, and seconds, as the placeholders of target.toml say."""
 BOUNDS = {
     "steps": (1, 10**9),
     "keep": (1, 1000),

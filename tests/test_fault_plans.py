@@ -402,3 +402,41 @@ def test_who_is_not_waited_for_is_ended_at_its_own_step():
 def test_faults_are_values():
     (fault,) = parsed(entry(kind="term", task="ps:0", at=9))
     assert {fault: 1}[Fault(kind="term", task=Task("ps", 0), when=When("before-push", 9), restart_after_s=1.0)] == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            'kind = "reset"\nlinks = "ps:0<->worker:0"\nat = "worker:1@35"\nfor = "340ms"',
+            "reset ps:0 <-> worker:0 when worker:1 is at step 35, for 340 ms",
+        ),
+        ('kind = "kill"\ntask = "worker:1"\nat = "35"', "kill worker:1 at its step 35, started again after 1 s"),
+        (
+            'kind = "kill"\ntask = "worker:1"\nat = "after-push:3"\nrestart_after = "never"',
+            "kill worker:1 when it has pushed step 3, never started again",
+        ),
+        (
+            'kind = "kill"\ntask = "ps:0"\nat = "sent:3"',
+            "kill ps:0 when the first worker has sent its push of step 3, started again after 1 s",
+        ),
+        (
+            'kind = "stop"\ntask = "ps:0"\nat = 2\nuntil = "worker:0@9"',
+            "stop ps:0 when the first worker is at step 2, until worker:0 is at step 9",
+        ),
+        (
+            'kind = "kill"\ntask = "worker:0"\nat = "restoring"',
+            "kill worker:0 when it says restoring, started again after 1 s",
+        ),
+        (
+            'kind = "latency"\nlinks = "isolate worker:0"\nat = "1500ms"\nuntil = "3s"\nms = 7',
+            "latency isolate worker:0 1.5 s after the start, ms=7, until 3 s after the start",
+        ),
+        ('kind = "poison"\ntask = "worker:0"\nat = 4\nvalue = "inf"', "poison=inf worker:0 at its step 4"),
+    ],
+)
+def test_a_fault_is_said_in_words(tmp_path, said, words):
+    path = tmp_path / "plan.toml"
+    path.write_text(f"[[fault]]\n{said}\n")
+    (fault,) = load_plan(path, layout=Layout(ps=1, workers=2), steps=50)
+    assert fault.words == words

@@ -240,7 +240,10 @@ def test_a_worker_that_was_stopped_goes_on(judge):
 def test_a_task_that_ended_while_it_was_stopped_was_not_healed(judge):
     options = {"stop": ["worker:1@0s..6s"], "kill": ["worker:1@2s"], "restart_after": "never"}
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=30, slow="worker:1=100ms", **options)
-    assert "fault stop worker:1@0s..6s did not heal: worker:1 ended while it was stopped" in run.explain()
+    assert (
+        "fault stop worker:1 at the start, until 6 s after the start did not heal: worker:1 ended while it was stopped"
+        in run.explain()
+    )
     assert [e["fault"] for e in events(run) if e["kind"] == "fault"] == ["stop", "kill"]
     assert not run.valid
 
@@ -289,7 +292,7 @@ def test_a_fault_that_never_strikes_is_named(judge):
     run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=9, kill=["worker:1@restoring"])
     assert not run.valid
     assert not run.violated
-    assert "fault kill worker:1@restoring was never injected: training did not get there" in run.explain()
+    assert "started again after 1 s was never injected: training did not get there" in run.explain()
 
 
 @pytest.mark.engine
@@ -300,7 +303,7 @@ def test_a_task_that_never_comes_back_is_no_hang_of_the_others(judge, tmp_path):
     run = judge(tmp_path / "target.toml", kill=["worker:1@8"], **options)
     assert not run.valid
     assert not run.violated
-    assert run.verdicts["L1"].reason == "kill worker:1 at 8 was not healed, so nobody owes progress"
+    assert run.verdicts["L1"].reason == "kill worker:1 at its step 8 was not healed, so nobody owes progress"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, ...]]] = {
         "a figure of a verdict": ("checks/convergence.py",),
     },
     "reduction": {
-        OPTION: ("compatibility.py", "options.py", "targets/target.py"),
+        OPTION: ("reference_impl/arguments.py", "compatibility.py", "options.py", "targets/target.py"),
         CLAIM: ("claims.py", "checks/replicas.py", "targets/toml.py"),
     },
     "replication": {

@@ -216,7 +216,10 @@ def test_a_kind_of_fault_is_listed_parsed_injected_and_heals(added, tmp_path):
     job = ["run", str(SOCKETS), "--layout", "ps=1,worker=2", "--steps", "20"]
     run = psconform(*job, "--faults", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "run"))
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "fault: hiccup worker:1 at 8: it has the hiccups, then they are gone" in run.stdout
+    assert (
+        "fault: hiccup worker:1 at its step 8, loud=40, for 200 ms: it has the hiccups, then they are gone"
+        in run.stdout
+    )
     bad = psconform(*job, "--faults", PLAN + "loud = 101")
     assert (bad.returncode, "loud: must be between 0 and 100, got 101" in bad.stderr) == (3, True)
     lacks = psconform(*job, "--faults", PLAN, NO_AIR="air")

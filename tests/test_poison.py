@@ -181,7 +181,7 @@ def test_refused_and_said_so_is_valid(tmp_path, update, workload):
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
     assert {"C3"} <= set(statuses(judged))
     assert ("S1" in statuses(judged)) == (update == "sync" and workload in ("ledger", "dense-ledger"))
-    assert "fault: poison worker:1 at 3: its gradient was nan in every entry" in explain(judged)
+    assert "fault: poison worker:1 at its step 3: its gradient was nan in every entry" in explain(judged)
 
 
 @pytest.mark.parametrize("update", ["sync", "async"])

@@ -10,11 +10,14 @@ from .errors import BadInput
 UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 
-def spell(seconds: float) -> str:
-    """The time as options take it; read back it is the same number, to the last bit."""
+def spell(seconds: float, *, unit_after: str = "") -> str:
+    """The time as options take it; read back it is the same number, to the last bit.
+
+    ``unit_after``: what separates the number from the unit, in a sentence a space.
+    """
     unit = next((unit for unit in ("s", "ms") if seconds >= float(UNITS[unit])), "us") if seconds else "s"
     text = f"{Decimal(repr(seconds)) / UNITS[unit]:f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit_after + unit
 
 
 def parse_seconds(value: float | str, *, place: str) -> float:

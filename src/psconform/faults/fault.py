@@ -41,6 +41,15 @@ class When:
             return who + self.phase
         return who + (str(self.step) if self.phase == BEFORE_PUSH else f"{self.phase}:{self.step}")
 
+    def words(self, who: str) -> str:
+        """``worker:1 is at step 35``, ``2 s after the start``; ``who``: see ``Fault.where``."""
+        if not self.phase:
+            return f"{spell(self.after_s, unit_after=' ')} after the start" if self.after_s else "at the start"
+        task = "the first worker" if who == "worker" else who
+        step = f"step {self.step}" if self.step is not None else ""
+        said = {BEFORE_PUSH: f"is at {step}", SENT: f"has sent its push of {step}", AFTER_PUSH: f"has pushed {step}"}
+        return f"{task} {said.get(self.phase, f'says {self.phase}' + f' of {step}' * bool(step))}"
+
     @property
     def said(self) -> str:
         """The phase at which the probe tells that it is there."""
@@ -120,8 +129,44 @@ class Fault:
 
     @property
     def of(self) -> str:
-        """Whom or what it strikes, in words."""
+        """Which task or region it is of, as plans have it."""
         return str(self.task) if self.task is not None else self.region
+
+    @property
+    def words(self) -> str:
+        """For people: ``reset ps:0 <-> worker:0 when worker:1 is at step 35, for 340 ms``."""
+        return f"{self.what}, {self.ends}" if self.ends else self.what
+
+    @property
+    def what(self) -> str:
+        """The same without its parameters and its end."""
+        value = f"={self.value}" if self.value in kinds()[self.kind].values[1:] else ""
+        whom = re.sub("<?->", r" \g<0> ", self.of)
+        return f"{self.kind}{value} {whom} {self._begins}"
+
+    @property
+    def _begins(self) -> str:
+        """When, in words: ``when worker:1 is at step 35``, ``at its step 35``, ``2 s after the start``."""
+        own = self.where == str(self.task)
+        if own and self.when.phase == BEFORE_PUSH:
+            return f"at its step {self.when.step}"
+        when = self.when.words("it" if own else self.where)
+        return f"when {when}" if self.when.phase else when
+
+    @property
+    def ends(self) -> str:
+        """Its parameters and its end, in words: ``ms=50, for 340 ms``, ``started again after 1 s``."""
+        said = [f"{name}={amount}" for name, amount in self.amounts if amount]
+        if self.until is not None:
+            who = "it" if self.ends_where == str(self.task) else self.ends_where
+            said.append(f"until {self.until.words(who)}")
+        elif self.lasts_s is not None:
+            said.append(f"for {spell(self.lasts_s, unit_after=' ')}")
+        elif self.restart_after_s is not None:
+            said.append(f"started again after {spell(self.restart_after_s, unit_after=' ')}")
+        elif kinds()[self.kind].restarts:
+            said.append("never started again")
+        return ", ".join(said)
 
     @property
     def option(self) -> str:

@@ -234,9 +234,8 @@ def _faults(own: EventFile | None, missed: Sequence[FaultMissed] = (), *, observ
         if event.on:
             last[which] = len(found)
             said = event.fault, event.of, event.at, event.evidence, ""
-            found.append(
-                Struck(*said, file=event.file, on_ns=when, harm=event.harm, tasks=event.tasks, number=event.number)
-            )
+            more = {name: getattr(event, name) for name in ("file", "harm", "tasks", "number", "words", "ends")}
+            found.append(Struck(*said, on_ns=when, **more))
         elif which in last:
             found[last[which]] = replace(found[last[which]], healed=event.evidence, off_ns=when)
     return tuple(found)
@@ -264,7 +263,8 @@ def _struck(poison: Poisoned) -> Struck:
     at = str(poison.step) + ("" if poison.value == "nan" else f"={poison.value}")
     said = f"its gradient was {poison.value} in every entry"
     kind, of = str(PoisonEvent.__struct_config__.tag), f"worker:{poison.worker}"
-    return Struck(kind, of, at, said, "", harm=Harm.NONE, tasks=(of,))
+    words = f"{kind} {of} at its step {poison.step}"
+    return Struck(kind, of, at, said, "", harm=Harm.NONE, tasks=(of,), words=words)
 
 
 def _event_files(folder: Path, manifest: Manifest) -> Files:

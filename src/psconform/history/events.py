@@ -230,6 +230,8 @@ class FaultEvent(Event, tag="fault", frozen=True):
     ] = ()
     did_ns: Annotated[Count, Meta(description="from then on it was there, or until then; at mono_ns that was seen")] = 0
     number: Annotated[Count | None, Meta(description="which of the faults that psconform strikes it is, from 0")] = None
+    words: Annotated[str, Meta(description="the fault, and when it was to begin, for people")] = ""
+    ends: Annotated[str, Meta(description="its parameters, and when it was to end, for people")] = ""
     observed: Annotated[
         bool, Meta(description="false: it was injected, and nothing showed that it took effect; left out otherwise")
     ] = True

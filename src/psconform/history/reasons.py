@@ -29,6 +29,7 @@ class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault mi
     why: str = ""
     within_s: float = 0.0  # how long it was looked for, if that is over
     number: int | None = None  # of the faults that psconform injects, from 0; None: of those that the probe does
+    words: str = ""  # the same as its kind and ``fault``, for people
 
     @property
     def observed(self) -> bool:
@@ -37,7 +38,8 @@ class FaultMissed(msgspec.Struct, frozen=True, tag_field="reason", tag="fault mi
 
     def __str__(self) -> str:
         within = f" within {self.within_s:.0f} s" if self.within_s else ""
-        return f"fault {self.kind} {self.fault} {self.how}{within}" + (f": {self.why}" if self.why else "")
+        fault = self.words or f"{self.kind} {self.fault}"
+        return f"fault {fault} {self.how}{within}" + (f": {self.why}" if self.why else "")
 
 
 class Cause(StrEnum):

@@ -75,6 +75,8 @@ class Struck:
     harm: Harm = Harm.AWAY
     tasks: tuple[str, ...] = ()  # that task, or those between which the links are; none: of all
     number: int | None = None  # of the faults that psconform injects, from 0
+    words: str = ""  # ``what``, as it was recorded
+    ends: str = ""  # its parameters and its end, in words
 
     @property
     def kills(self) -> bool:
@@ -89,7 +91,7 @@ class Struck:
     @property
     def what(self) -> str:
         """What struck whom, and when."""
-        return f"{self.kind} {self.of} at {self.at}"
+        return self.words or f"{self.kind} {self.of} at {self.at}"
 
     def damaged(self, name: str) -> bool:
         """Whether the file that it damaged is of the checkpoint of this name.

@@ -38,7 +38,8 @@ def table(judged: Judged, *, verbose: bool = False) -> Text:
         where = "; ".join(f"worker:{index} on {', '.join(names)}" for index, names in sorted(devices.items()))
         text.append(f"  devices{' (emulated GPUs)' if layout.emulated else ''}: {printable(where)}\n")
     for fault in judged.history.faults:
-        text.append(printable(f"  fault: {fault.what}: {fault.evidence}"))
+        what = f"{fault.what}, {fault.ends}" if fault.ends else fault.what
+        text.append(printable(f"  fault: {what}: {fault.evidence}"))
         text.append(f", then {printable(fault.healed)}\n" if fault.healed else "\n")
     for missed in judged.history.missed:
         text.append(f"  {printable(missed)}\n", style="yellow")

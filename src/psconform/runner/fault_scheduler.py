@@ -99,7 +99,8 @@ class _Scheduled:
         self.state, self.why = state, why or self.why
 
     def missed(self, how: Missed, why: str = "") -> FaultMissed:
-        return FaultMissed(self.fault.kind, str(self.fault), how, why, self.within_s, self.number)
+        fault = self.fault
+        return FaultMissed(fault.kind, str(fault), how, why, self.within_s, self.number, fault.words)
 
 
 class FaultScheduler:
@@ -455,11 +456,18 @@ class FaultScheduler:
 
     def _write(self, one: _Scheduled, *, on: bool, evidence: str, observed: bool = True) -> None:
         kind = kinds()[one.fault.kind]
-        said = {"fault": kind.name, "of": one.fault.of, "on": on, "at": str(one.fault.when), "harm": kind.harm.value}
+        said = {
+            "fault": kind.name,
+            "of": one.fault.of,
+            "on": on,
+            "at": str(one.fault.when),
+            "harm": kind.harm.value,
+        }
         if on and one.seen:
             evidence = f"{evidence}; {one.seen}"
         said |= {"file": one.injector.file} if one.injector.file else {}
         said |= {"tasks": [str(task) for task in one.fault.tasks], "number": one.number}
+        said |= {"words": one.fault.what, "ends": one.fault.ends} if on else {}
         said |= {} if observed else {"observed": False}
         self._log.write("fault", **said, evidence=evidence, did_ns=one.on_ns if on else one.off_ns)
 

@@ -161,7 +161,7 @@ def never_poisoned(faults: Sequence[Fault], folder: Path, *, without: Collection
     poisons = [fault for fault in faults if fault.kind == POISON.name]
     told = {fault.task: _steps(folder, fault.task, "poison", without) for fault in poisons if fault.task is not None}
     return [
-        FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "its probe was not asked for that gradient")
+        _never(fault, "its probe was not asked for that gradient")
         for fault in poisons
         if fault.task is not None and fault.when.step not in told[fault.task]
     ]
@@ -179,10 +179,15 @@ def ran_out(
         if fault.when.step - 1 in pushed:
             said = f"the last gradient that it pushed is of step {max(pushed)}"
             told = {"fault": fault.kind, "of": str(fault.task), "on": True, "at": str(fault.when), "evidence": said}
+            told |= {"words": fault.what, "ends": fault.ends}
             log.write("fault", **told, tasks=[str(fault.task)], harm=OUT_OF_DATA.harm.value)
         else:
-            missing.append(FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, "training did not get there"))
+            missing.append(_never(fault, "training did not get there"))
     return missing
+
+
+def _never(fault: Fault, why: str) -> FaultMissed:
+    return FaultMissed(fault.kind, str(fault), Missed.NEVER_INJECTED, why, words=fault.words)
 
 
 def _steps(folder: Path, task: Task, kind: str, without: Collection[str]) -> set[int]:

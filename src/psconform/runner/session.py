@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import structs
 
+from ..faults.fault import Fault
 from ..faults.partitions import Dialled
 from ..faults.plan_file import plan_text
 from ..files import write
@@ -99,16 +100,17 @@ class Session:
                 return known
             unit = _unit(plan, known)
             plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
-            idle: list[str] = []
+            idle: list[Fault] = []
             undialled = False
             if known is not None and known.dialled is not None:
                 fitted = fitting(plan, known.dialled)
-                idle = [f"{fault.kind} {fault}" for fault in unused(fitted, known.dialled)]
+                idle = unused(fitted, known.dialled)
                 undialled = bool(plan.drawn) and not fitted.proxied
                 plan = fitted
             if idle or undialled:
                 tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
-                notify(Progress(tasks, 0, plan.updates, None, unused=tuple(idle), undialled=undialled))
+                said = tuple(fault.words for fault in idle)
+                notify(Progress(tasks, 0, plan.updates, None, unused=said, undialled=undialled))
             server = self._server_for(plan)
             try:
                 for beside in _beside(plan):
@@ -120,7 +122,8 @@ class Session:
                 self._close_server()
                 raise
             manifest.times_s["warm"] = round(launcher.ready_s, 3)
-            manifest.unused, manifest.undialled = idle, undialled
+            manifest.unused = [f"{fault.kind} {fault}" for fault in idle]
+            manifest.undialled = undialled
             manifest.write(plan.out)
             return manifest
 
