@@ -97,8 +97,8 @@ def push(servers: list[ParameterServer], worker: int, step: int, gradients: list
 
 
 def train(worker: int, addresses: list[tuple[str, int]]) -> None:
+    probe = Probe.from_env()  # psconform: first, so that an error in what follows is on record
     servers = [connect(address) for address in addresses]
-    probe = Probe.from_env()  # psconform
 
     if worker == 0:
         initial = [probe.initial(i) for i in range(len(servers))]  # psconform: in place of your initial values
