@@ -255,7 +255,7 @@ def scrubbed_copy(run: Path, folder: Path) -> Scrubber:
 # What judging it must give
 
 TASK = re.compile(r"\b(?:worker|ps):\d+\b")
-STEP = re.compile(r"\b(?:step|round) (\d+)\b")
+STEPS = re.compile(r"\b(?:step|round)s? (\d+(?:(?:, | to | and )\d+)*)\b(?! more)")
 """Verdicts have their witnesses as sentences only, so tasks and steps are found in them, here and nowhere else."""
 OPTION = re.compile(r"--([a-z-]+)(?: ([\w.,=-]+(?: or [\w-]+)*))?")
 CLAIM = re.compile(r"needs a claim: (\w+) is")
@@ -306,7 +306,8 @@ def needed(reason: str) -> list[str]:
 def evidence(verdict: Verdict) -> dict[str, Any]:
     """The tasks and steps that a witness names."""
     lines = "\n".join(verdict.witness)
-    return {"tasks": sorted(set(TASK.findall(lines))), "steps": sorted({int(step) for step in STEP.findall(lines)})}
+    steps = {int(step) for text in STEPS.findall(lines) for step in re.findall(r"\d+", text)}
+    return {"tasks": sorted(set(TASK.findall(lines))), "steps": sorted(steps)}
 
 
 def expectation(judged: Judged) -> dict[str, Any]:

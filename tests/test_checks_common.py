@@ -102,10 +102,10 @@ def test_i2_sees_a_variable_reset_to_zero(tmp_path):
     ("bug", "line"),
     [
         (bugs.Dropped, "(ok) was lost: ps:0 never shows it in the end"),
-        (bugs.Twice, "(ok) was applied 2 time(s) to ps:0"),
-        (bugs.FailedButApplied, "(failed) was applied 1 time(s) to ps:0"),
-        (bugs.Phantom, "(never pushed) was applied 1 time(s) to ps:0"),
-        (bugs.NeverToldTwice, "(unknown) was applied 2 time(s) to ps:0"),
+        (bugs.Twice, "(ok) was applied 2 times to ps:0"),
+        (bugs.FailedButApplied, "(failed) was applied 1 time to ps:0"),
+        (bugs.Phantom, "(never pushed) was applied 1 time to ps:0"),
+        (bugs.NeverToldTwice, "(unknown) was applied 2 times to ps:0"),
     ],
 )
 def test_r1_names_gradient_outcome_and_count(tmp_path, bug, line):
@@ -119,7 +119,7 @@ def test_r1_finds_a_failed_push_below_later_ones_that_went_well(tmp_path):
             return 0 if step in (4, 5) else 1
 
     lines = witness(NobodyLooks(update="async", workers=2), tmp_path, "R1")
-    assert lines == ("the gradient of worker:1, step 3, (failed) was applied 1 time(s) to ps:0",)
+    assert lines == ("the gradient of worker:1, step 3, (failed) was applied 1 time to ps:0",)
 
 
 def test_r1_without_a_final_read_still_says_what_it_saw(tmp_path):
@@ -129,7 +129,7 @@ def test_r1_without_a_final_read_still_says_what_it_saw(tmp_path):
     class DroppedNoFinal(bugs.Dropped):
         final = False
 
-    assert "was applied 2 time(s)" in witness(TwiceNoFinal(update="async"), tmp_path / "twice", "R1")[0]
+    assert "was applied 2 times" in witness(TwiceNoFinal(update="async"), tmp_path / "twice", "R1")[0]
     found = verdict(DroppedNoFinal(update="async"), tmp_path / "dropped", "R1")
     assert (found.status, "no final read" in found.reason) == ("unknown", True)
 
@@ -145,10 +145,10 @@ def test_r1_cannot_tell_everything_twice_from_twice_the_weight(tmp_path, bug):
 def test_r2_allows_as_many_as_were_sent(tmp_path):
     assert verdict(bugs.SentTwice(update="async"), tmp_path / "allowed", "R2").status == "valid"
     assert witness(bugs.SentTwiceAppliedThrice(update="async"), tmp_path / "more", "R2") == (
-        "the gradient of worker:1, step 3, sent 2 time(s), was applied 3 times to ps:0",
+        "the gradient of worker:1, step 3, sent 2 times, was applied 3 times to ps:0",
     )
     assert witness(bugs.SentTwiceExactly(update="async"), tmp_path / "exactly", "R2") == (
-        "the gradient of worker:1, step 3, sent 2 time(s), was applied 2 times to ps:0",
+        "the gradient of worker:1, step 3, sent 2 times, was applied 2 times to ps:0",
     )
 
 

@@ -9,6 +9,7 @@ from ..history.model import COUNT_TOLERANCE, OK, History
 from ..probe import COUNTS
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import ASYNC, MOST, check
+from .witness import again, grouped
 
 
 @check("A1", "apply on arrival", dimension="delivery", weakest=("none", "at-most-once"), updates=ASYNC, acked=True)
@@ -40,11 +41,14 @@ def apply_on_arrival(history: History) -> Verdict:
     wrong = ~last.ever  # missing in some final reads only: they disagree, which decides nothing
     rows = odd.take(~fits & ~odd.zero)
     wrong[rows.variable, rows.peer, rows.step] = True
-    for variable, peer, step in np.argwhere(wrong & history.accepted).tolist():
+    found: list[tuple[int, int, str, tuple[float]]] = []
+    for peer, step, variable in np.argwhere((wrong & history.accepted).transpose(1, 2, 0)).tolist():
         worst = max(last.counts(variable, peer, step), key=lambda count: abs(count - 1.0))
-        lines.append(
-            f"{history.gradient(peer, step)}, was accepted and is {worst:.4g} times in {history.variable(variable)}"
-        )
+        found.append((peer, step, history.variable(variable), (worst,)))
+    for group in grouped(found):
+        is_there = "accepted and are each" if group.several else "accepted and is"
+        line = f"{group.gradients}, {group.were} {is_there} {group.said[0]:.4g} times in {group.where}{group.number}"
+        lines.append(line + (again(history, group) if group.said[0] > 1 else ""))
     lines += _versions_by_one(history)
     return violated(lines) if lines else valid(counted(int(history.accepted.sum()), "gradient"))
 

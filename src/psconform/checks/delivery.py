@@ -8,6 +8,7 @@ from ..history.columns import OUTCOMES, UNKNOWN, Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import check
+from .witness import again, grouped
 
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
 
@@ -31,16 +32,22 @@ def delivery_class(history: History) -> Verdict:
     lost = np.zeros_like(too_often)
     if history.finals and least:
         lost = history.accepted & ~history.last.plain & (_whole(history.last.least) < least) & ~too_often
-    lines: list[str] = []
+    found: list[tuple[int, int, str, tuple[str, int]]] = []
     for peer, step, variable in np.argwhere((too_often | lost).transpose(1, 2, 0)).tolist():
         # of a record cut short, the push may be missing
         code = history.outcomes[peer, step] or (0 if history.barred[peer, step] else UNKNOWN)
-        said, where = OUTCOMES[code], history.variable(variable)
-        if too_often[variable, peer, step]:
-            times = int(high[variable, peer, step])
-            lines.append(f"{history.gradient(peer, step)}, ({said}) was applied {times} time(s) to {where}")
+        times = int(high[variable, peer, step]) if too_often[variable, peer, step] else 0
+        found.append((peer, step, history.variable(variable), (OUTCOMES[code], times)))
+    lines = []
+    for group in grouped(found):
+        outcome, times = group.said
+        line = f"{group.gradients}, ({outcome}) {group.were} "
+        if times:
+            line += f"applied {counted(times, 'time')} to {group.where}{group.number}"
+            lines.append(line + (again(history, group) if times > 1 else ""))
         else:
-            lines.append(f"{history.gradient(peer, step)}, ({said}) was lost: {where} never shows it in the end")
+            never = "never show" if len(group.variables) > 1 else "never shows"
+            lines.append(f"{line}lost: {group.where} {never} {group.them} in the end{group.number}")
     if lines:
         return violated(lines)
     if not history.finals:
@@ -116,13 +123,17 @@ def duplicates(history: History) -> Verdict:
         whole = [worker.index for worker in history.workers if worker.ended]
         allowed[~np.isin(np.arange(len(allowed)), whole)] = np.inf  # attempts may be missing from its record
     high = _high(history)
-    lines = []
-    for peer, step, variable in np.argwhere((high > allowed).transpose(1, 2, 0)).tolist():
-        lines.append(
-            f"{history.gradient(peer, step)}, sent {sent[peer, step]} time(s), was applied "
-            f"{int(high[variable, peer, step])} times to {history.variable(variable)}"
-        )
-    if lines:
+    found = [
+        (peer, step, history.variable(variable), (int(sent[peer, step]), int(high[variable, peer, step])))
+        for peer, step, variable in np.argwhere((high > allowed).transpose(1, 2, 0)).tolist()
+    ]
+    if found:
+        lines = []
+        for group in grouped(found):
+            attempts, times = group.said
+            line = f"{group.gradients}, sent {counted(attempts, 'time')}, {group.were} applied {counted(times, 'time')}"
+            cause = again(history, group) if attempts > 1 else ""
+            lines.append(f"{line} to {group.where}{group.number}{cause}")
         return violated(lines)
     if not history.finals:
         return unknown(history.no_final)

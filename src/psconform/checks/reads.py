@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..history.model import OK, History, Worker
 from ..probe import GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import MOST, at_most, check
+from .witness import alike
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,20 @@ def atomic_read(history: History) -> Verdict:
     level = history.claims.read_atomicity
     if level == "per-shard" and history.shards is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
-    lines = []
+    found: list[tuple[Hashable, str]] = []
     for worker in history.workers:
-        torn = ((index, 0, line) for index, line in _torn(history, worker))
-        across = ((index, 1, line) for index, line in _across(history, worker, level))
-        lines += [line for _, _, line in sorted([*torn, *across])]
-    if lines:
-        return violated(lines)
+        mine = [*_torn(history, worker), *_across(history, worker, level)]
+        found += [(key, line) for _, key, line in sorted(mine, key=lambda each: each[0])]
+    if found:
+        return violated(alike(found))
     return valid(level) if history.finals else unknown(history.no_final)
 
 
-def _torn(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
+Seen = tuple[int, Hashable, str]
+"""The index of a read, what it has in common with others that are alike, and the line that says so."""
+
+
+def _torn(history: History, worker: Worker) -> Iterator[Seen]:
     """A read of one variable that shows a gradient at the head or at the tail only."""
     if not history.finals:
         return
@@ -97,12 +101,13 @@ def _torn(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
         place = "head but not the tail" if odd.head[row] else "tail but not the head"
         yield (
             int(odd.first[row]),
+            (worker.index, place, int(odd.variable[row])),
             f"{history.where(worker, int(odd.first[row]))} read {history.gradient(odd.peer[row], odd.step[row])}, in "
             f"the {place} of {history.variable(odd.variable[row])}",
         )
 
 
-def _across(history: History, worker: Worker, level: str) -> Iterator[tuple[int, str]]:
+def _across(history: History, worker: Worker, level: str) -> Iterator[Seen]:
     """A read of several variables that shows a gradient in one and not yet in another."""
     everything = range(history.variables)
     groups: list[Sequence[int]] = [everything] if level == "snapshot" else []
@@ -113,6 +118,7 @@ def _across(history: History, worker: Worker, level: str) -> Iterator[tuple[int,
             variable, peer, step = mixed.cell
             yield (
                 index,
+                (worker.index, mixed.seen_in, variable),
                 f"{history.where(worker, index)} read {history.gradient(peer, step)}, in "
                 f"{history.variable(mixed.seen_in)} but not yet in {history.variable(variable)}"
                 + history.anew(worker, index, peer, step),
@@ -139,17 +145,17 @@ def monotonic_reads(history: History) -> Verdict:
     """
     if history.lost and history.claims.recovery in UNTOLD:
         return not_judged(f"needs a run in which no ps dies: recovery is {history.claims.recovery}")
-    lines: list[str] = []
+    found: list[tuple[Hashable, str]] = []
     for worker in history.workers:
-        lines += at_most(_goes_back(history, worker))
-        found = [*at_most(_own_writes(history, worker)), *at_most(_out_of_order(history, worker))]
-        lines += [line for _, line in sorted(found, key=lambda item: item[0])]
-    if lines:
-        return violated(lines)
+        found += [(key, line) for _, key, line in at_most(_goes_back(history, worker))]
+        mine = [*at_most(_own_writes(history, worker)), *at_most(_out_of_order(history, worker))]
+        found += [(key, line) for _, key, line in sorted(mine, key=lambda each: each[0])]
+    if found:
+        return violated(alike(found))
     return valid() if history.finals else unknown(history.no_final)
 
 
-def _goes_back(history: History, worker: Worker) -> Iterator[str]:
+def _goes_back(history: History, worker: Worker) -> Iterator[Seen]:
     reads = worker.reads
     lower: Bools = np.zeros((len(reads), 0), np.bool_)
     if reads.versions is not None and history.counted:
@@ -161,10 +167,14 @@ def _goes_back(history: History, worker: Worker) -> Iterator[str]:
         if reads.versions is not None:
             for counter in np.flatnonzero(lower[index]).tolist():
                 was, now = reads.versions[index - 1][counter], reads.versions[index][counter]
-                yield f"{where} read version {now} of ps:{counter} after {was}"
+                line = f"{where} read version {now} of ps:{counter} after {was}"
+                yield index, (worker.index, "version", counter), line
         for variable, peer, step in gone.get(index, [])[:1]:
             yield (
-                f"{where} read {history.variable(variable)} without {history.gradient(peer, step)}, which {before}, had"
+                index,
+                (worker.index, "gone", variable, peer),
+                f"{where} read {history.variable(variable)} without {history.gradient(peer, step)}, which {before}, "
+                "had",
             )
 
 
@@ -192,8 +202,8 @@ def _vanished(reads: Reads, index: int, gone: Odd) -> list[tuple[int, int, int]]
     return sorted(cell for cell in cells if reads.count(index - 1, *cell) != (0.0, 0.0))
 
 
-def _own_writes(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
-    """(read, line): it lacks a gradient of the worker's own that was acknowledged before."""
+def _own_writes(history: History, worker: Worker) -> Iterator[Seen]:
+    """It lacks a gradient of the worker's own that was acknowledged before."""
     reads, odd, mine = worker.reads, worker.reads.odd, worker.index
     if not history.finals or not len(worker.acked):
         return
@@ -219,13 +229,14 @@ def _own_writes(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
     for (index, variable), step in sorted(found.items()):
         yield (
             index,
+            (worker.index, "own", variable),
             f"{history.where(worker, index)} read {history.variable(variable)} without its own gradient of step "
             f"{step}, acknowledged before",
         )
 
 
-def _out_of_order(history: History, worker: Worker) -> Iterator[tuple[int, str]]:
-    """(read, line): it shows a later gradient of some worker, and lacks an earlier one."""
+def _out_of_order(history: History, worker: Worker) -> Iterator[Seen]:
+    """It shows a later gradient of some worker, and lacks an earlier one."""
     if not history.finals:
         return
     reads, odd = worker.reads, worker.reads.odd
@@ -242,6 +253,7 @@ def _out_of_order(history: History, worker: Worker) -> Iterator[tuple[int, str]]
             index = int(odd.first[row] + wrong[0])
             yield (
                 index,
+                (worker.index, "early", variable, peer),
                 f"{history.where(worker, index)} read {history.variable(variable)} with step {later[wrong[0]]} of "
                 f"worker:{peer} but not yet its step {step}",
             )

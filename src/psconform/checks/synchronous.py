@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
+from .witness import alike, grouped, listed, others, spans
 
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
@@ -52,8 +53,15 @@ def barrier(history: History) -> Verdict:
                 first[fault] = f"{seen}, which {word} {history.gradient(peer, step)}"
                 first[fault] += history.anew(worker, index, peer, step)
     if first:
-        more = {fault: f" (as do {count - 1} other reads)" if count > 1 else "" for fault, count in times.items()}
-        return violated(line + more[fault] for fault, line in first.items())
+        alike: dict[tuple[str, int, int], list[Fault]] = {}
+        for fault in first:
+            alike.setdefault(fault[:3], []).append(fault)
+        lines = []
+        for faults in alike.values():
+            steps = sorted({step for *_, step in faults})
+            which = f", of its {spans(steps)}" if len(steps) > 1 else ""
+            lines.append(first[faults[0]] + others(sum(times[fault] for fault in faults) - 1, which))
+        return violated(lines)
     for worker in history.workers:
         for step in worker.blind[:1]:
             return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
@@ -174,15 +182,17 @@ def one_contributor_set(history: History) -> Verdict:
     applied = history.last.contributed  # [V, W, K]
     differs = np.any(applied, axis=0) != np.all(applied, axis=0)  # [W, K]
     readers = ", ".join(dict.fromkeys(str(worker) for worker, _ in history.finals))
-    lines = []
+    found: list[tuple[int, int, str, tuple[str]]] = []
     for peer, step in np.argwhere(differs).tolist():
-        has = [history.variable(v) for v in np.flatnonzero(applied[:, peer, step])]
-        where = "" if history.layout.quorum else f"round {step}: "  # steps are not rounds where some are late
-        lacks = [history.variable(v) for v in np.flatnonzero(~applied[:, peer, step])]
-        lines.append(
-            f"{where}{history.gradient(peer, step)}, is in {', '.join(has)} and not in {', '.join(lacks)} "
-            f"(final reads of {readers})"
-        )
+        has = listed(history.variable(v) for v in np.flatnonzero(applied[:, peer, step]))
+        lacks = listed(history.variable(v) for v in np.flatnonzero(~applied[:, peer, step]))
+        found.append((peer, step, lacks, (has,)))
+    lines = []
+    for group in grouped(found):
+        # steps are not rounds where some are late
+        where = "" if history.layout.quorum else f"{spans(group.steps, 'round')}: "
+        line = f"{where}{group.gradients}, {group.are} in {group.said[0]} and not in {group.where}{group.number}"
+        lines.append(f"{line} (final reads of {readers})")
     return (
         violated(lines)
         if lines
@@ -204,15 +214,16 @@ def release_together(history: History) -> Verdict:
     Assumes: a final read, to tell late (this check) from lost (S1, S3, R1).
     """
     counters = _count_rounds(history)
-    lines = [line for worker in history.workers for line in at_most(_mixed_rounds(history, worker, counters=counters))]
-    if lines:
-        return violated(lines)
+    found = [one for worker in history.workers for one in at_most(_mixed_rounds(history, worker, counters=counters))]
+    if found:
+        return violated(alike(found))
     if not history.finals:
         return unknown(history.no_final)
     return valid("" if counters else "version counters left out: they do not count rounds")
 
 
-def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterator[str]:
+def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterator[tuple[Hashable, str]]:
+    """(what is alike, line)."""
     reads, due = worker.reads, rounds_due(history, worker)
     judged = (due != NOT_DUE) | (history.layout.quorum > 0)
     said = np.zeros(len(reads), np.bool_)
@@ -223,12 +234,14 @@ def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterat
     for index in np.flatnonzero(judged & (said | np.isin(np.arange(len(reads)), list(mixed)))).tolist():
         where = history.where(worker, index)
         if said[index] and reads.versions is not None:
-            yield f"{where} read the shards at versions {reads.versions[index].tolist()}"
+            yield (worker.index,), f"{where} read the shards at versions {reads.versions[index].tolist()}"
         if index in mixed:
             variable, peer, step = mixed[index].cell
+            seen_in = mixed[index].seen_in
             yield (
-                f"{where} read {history.gradient(peer, step)}, in another variable but not yet in "
-                f"{history.variable(variable)}"
+                (worker.index, seen_in, variable),
+                f"{where} read {history.gradient(peer, step)}, in {history.variable(seen_in)} but not yet in "
+                f"{history.variable(variable)}",
             )
     yield from _rounds_up(history, worker, due, counters=counters)
 
@@ -263,7 +276,7 @@ def _count_rounds(history: History) -> bool:
     return not told
 
 
-def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[str]:
+def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[tuple[Hashable, str]]:
     reads = worker.reads
     rounds = reads.clock.max(axis=(1, 2), initial=0)
     released = np.flatnonzero(due != NOT_DUE)
@@ -278,11 +291,13 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
         where = history.where(worker, index)
         if told[at] and named is not None:
             expected = named[before] + steps[at]
-            yield f"{where} came {steps[at]} step(s) after version {named[before]}, expected version {expected}"
+            since = f"its read of version {named[before]}, at step {due[before]}"
+            yield (worker.index, "version"), f"{where} came after {since}: version {expected} was due"
         else:
             yield (
-                f"{where} shows {rounds[index]} rounds, {rounds[before]} at the read before: expected "
-                f"{rounds[before] + steps[at]}"
+                (worker.index, "rounds"),
+                f"{where} shows {counted(int(rounds[index]), 'round')}, and its read before {rounds[before]}: "
+                f"{rounds[before] + steps[at]} were due",
             )
 
 
@@ -364,7 +379,7 @@ def waits_for_slowest(history: History) -> Verdict:
         sent[worker.index, worker.pushes.step] = worker.pushes.at
     sent[:, history.excused.any(axis=0)] = NEVER  # a round that went on without a worker does not wait for it
     last = sent.max(axis=0)  # of each round; NEVER if the push of a worker is not in the record
-    lines: list[str] = []
+    found: list[tuple[Hashable, str]] = []
     for worker in history.workers:
         reads = worker.reads
         released = np.flatnonzero((reads.step > 0) & (reads.step < history.steps))
@@ -373,12 +388,10 @@ def waits_for_slowest(history: History) -> Verdict:
             step = int(reads.step[index]) - 1
             slowest = int(np.argmax(sent[:, step]))
             early = (last[step] - reads.at[index]) / 1e6
-            lines.append(
-                f"{history.where(worker, index)} read {early:.2f} ms before worker:{slowest} sent its gradient of step "
-                f"{step}"
-            )
-    if lines:
-        return violated(lines)
+            line = f"{early:.2f} ms before worker:{slowest} sent its gradient of step {step}"
+            found.append(((worker.index, slowest), f"{history.where(worker, index)} read {line}"))
+    if found:
+        return violated(alike(found))
     times, slowest_ms = _rounds(sent)
     if not len(times):
         return valid("one round")

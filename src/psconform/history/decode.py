@@ -140,7 +140,7 @@ class Answers:
         again &= reads.step[between] >= self.step[push]
         between, push = between[again], push[again]
         same = np.array([event.same for event in self.sent], np.bool_)
-        step, use = reads.step.copy(), reads.use.copy()
+        step, use = self._of_one_that_came_back(reads, at)
         step[between], use[between] = self.step[push], np.where(same[push], UNUSED, ANEW)
         # where a record ends, it is not known whether a step that was never accepted was to be sent again
         if len(self.step) and self.step[-1] not in self.acked:
@@ -149,6 +149,23 @@ class Answers:
             open_ended &= (reads.step >= last) & (reads.step <= last + 1)
             step[open_ended], use[open_ended] = last, UNUSED
         return replace(reads, step=step, use=use)
+
+    def _of_one_that_came_back(self, reads: Reads, at: Ints) -> tuple[Ints, Ints]:
+        """The step and the use of each read, if the worker that made them was started again.
+
+        What it read before it said where it goes on (``probe.resume``), or sent a gradient, is of that step; the probe
+        took it for step 0. If neither came no gradient was computed from it.
+        """
+        step, use = reads.step.copy(), reads.use.copy()
+        if self.file.start.incarnation:
+            resumed = [(event.seq, event.step) for event in self.file.of(Resume)]
+            seq, went_on = min(
+                [*resumed, *zip(self.seq.tolist(), self.step.tolist(), strict=True)], default=(2**62, -1)
+            )
+            early = (at < seq) & ~reads.final
+            step[early] = went_on if went_on >= 0 else step[early]
+            use[early] = UNUSED if went_on < 0 else use[early]
+        return step, use
 
     def pushes(self, reads_at: Ints) -> Pushes:
         """All attempts of a gradient taken together, in the order of their first sending."""
