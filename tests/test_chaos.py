@@ -120,14 +120,14 @@ def test_where_no_toxiproxy_can_be_had_the_rest_is_tried_and_that_is_said(pytest
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(
         [
-            "*2 tests were skipped: 2 for lack of toxiproxy (network faults need Toxiproxy, *",
-            "*needs toxiproxy: network faults need Toxiproxy, and there is none (PATH: has none; go install: *",
+            "*2 tests were skipped: 2 for lack of toxiproxy (toxiproxy: not found (PATH: has none; *",
+            "*needs toxiproxy: not found (PATH: has none; go install: *",
         ]
     )
     monkeypatch.setenv(REQUIRE_ALL, "1")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)
     result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines([f"*{REQUIRE_ALL}=1, and this machine lacks toxiproxy: network faults need *"])
+    result.stdout.fnmatch_lines([f"*{REQUIRE_ALL}=1, and this machine lacks toxiproxy: not found (PATH: has none; *"])
     monkeypatch.delenv(REQUIRE_ALL)
     monkeypatch.setenv("TOXIPROXY_URL", "http://127.0.0.1:1")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *SMALL)

@@ -99,7 +99,9 @@ def test_of_faults_that_take_containers_it_is_said_that_no_engine_is_there():
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["pause"]["of"] == "container (--launcher docker)"
     lacks = {name: row["lacks here"] for name, row in rows.items()}
-    assert lacks["pause"] == "no Docker engine: there is no /nowhere/docker.sock"
+    assert lacks["pause"] == (
+        "docker: there is no /nowhere/docker.sock, so --launcher docker cannot be used; fix: unset DOCKER_HOST"
+    )
     assert "Docker engine" not in lacks["kill"]
 
 
@@ -107,7 +109,8 @@ def test_doctor():
     done = call("doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert [set(part) for part in found] == [{"name", "found", "version", "needed_for", "advice"}] * len(found)
+    fields = {"name", "found", "version", "needed_for", "advice", "why", "command", "faults"}
+    assert [set(part) for part in found] == [fields] * len(found)
     assert [part["name"] for part in found] == [
         "python",
         "tensorflow",
@@ -133,7 +136,9 @@ def test_doctor_without_the_docker_sdk_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "docker", None)
     engine.cache_clear()
     (found,) = (part for part in examine() if part.name == "docker")
-    assert (found.found, found.advice) == (False, "containers need the docker SDK: pip install 'psconform[docker]'")
+    assert found.found is False
+    assert found.advice.startswith("docker SDK: there is no Python module docker, so --launcher docker cannot be used")
+    assert found.command.endswith(" -m pip install 'docker>=7' 'pyyaml>=6'")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/[x]", "http://localhost:port", "no url", "http://[bad"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from psconform.faults.fault import Fault, When
 from psconform.faults.kinds import kinds
 from psconform.launchers.local import LocalLauncher
 from psconform.layout import Command, Task
+from psconform.parts import FAKETIME
 from psconform.runner.session import Session
 
 from .scenes import injector_of
@@ -284,8 +286,8 @@ def test_an_older_probe_tells_nothing():
 def test_it_is_refused_where_there_is_no_library(monkeypatch, plan, tmp_path):
     monkeypatch.setattr(faketime, "FOLDERS", (str(tmp_path),))
     monkeypatch.setattr(faketime, "PACKAGE", "no_such_package")
-    assert kinds()["clock"].lacks.startswith("libfaketime: python3 -m pip install")
-    with pytest.raises(PsconformError, match="fault clock needs libfaketime: python3 -m pip install"):
+    assert kinds()["clock"].lacks.startswith("faketime: there is no libfaketime, so ")
+    with pytest.raises(PsconformError, match=f"fault clock needs faketime: .*; fix: {re.escape(FAKETIME.command)}$"):
         judge(faults=plan('task = "worker:1"\nat = 5\nuntil = 9'), out=tmp_path / "run")
 
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psconform import models
-from psconform.errors import BadInput, Malformed
+from psconform.errors import Malformed
 from psconform.history.build import read_data
 from psconform.models import MOST, Batches, Data, Mlp, Quadratic, Softmax, join, split
+from psconform.parts import Missing
 from psconform.workloads import digits
 
 MODELS = [Softmax(), Mlp(), Quadratic(size=30, mu=0.1, L=10)]
@@ -321,8 +322,8 @@ def test_a_missing_file_is_named(tmp_path):
         read_data(tmp_path)
 
 
-def test_without_scikit_learn_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_scikit_learn_the_command_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(BadInput, match=r"workload digits: needs scikit-learn .*pip install 'psconform\[data\]'"):
+    with pytest.raises(Missing, match=r"scikit-learn: .*, so workload digits cannot .* -m pip install 'scikit-learn>="):
         digits.write_data(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -23,6 +23,7 @@ from psconform.faults.fault import FOLDER, Fault, When
 from psconform.faults.kinds import check_available, kinds
 from psconform.launchers.cleanup import mounts
 from psconform.launchers.local import OWNER, owner_mark
+from psconform.parts import FUSE, Missing
 from psconform.plugin import need
 from psconform.runner.fault_setup import mounted
 
@@ -371,34 +372,34 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, tmp_path, kind):
     (tmp_path / "device").touch()
     monkeypatch.setattr(disk_faults, "library", lambda: "libfuse3.so.3")
     monkeypatch.setattr(disk_faults, "DEVICE", tmp_path / "device")
-    monkeypatch.setattr(disk_faults, "leave", lambda: "")
+    monkeypatch.setattr(disk_faults, "leave", lambda: None)
     assert kinds()[kind].lacks == ""
     check_available([kind], proxies=False)
     for name, broken, said in (
-        ("library", lambda: "", "libfuse (Debian: apt-get install fuse3)"),
-        ("DEVICE", tmp_path / "fuse", "modprobe fuse; a container: --device"),
-        ("leave", lambda: "fusermount3", "fusermount3"),
+        ("library", lambda: "", "apt-get install -y fuse3"),
+        ("DEVICE", tmp_path / "fuse", "modprobe fuse"),
+        ("leave", lambda: Missing(FUSE, "there is no fusermount3"), "there is no fusermount3"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(disk_faults, name, broken)
             assert said in kinds()[kind].lacks
-            with pytest.raises(PsconformError, match="faults of the disk that last need ") as error:
+            with pytest.raises(PsconformError, match=f"fault {kind} needs fuse: ") as error:
                 check_available([kind], proxies=False)
             assert said in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("user", "capabilities", "kept", "mode", "said"),
+    ("user", "capabilities", "kept", "mode", "command"),
     [
         (0, "000001ffffffffff", 0, None, ""),
-        (0, "00000000a80425fb", 0, None, "the capability SYS_ADMIN"),  # a container's root
+        (0, "00000000a80425fb", 0, None, "docker run --device /dev/fuse --cap-add SYS_ADMIN"),  # a container's root
         (1000, "0000000000000000", 0, 0o4755, ""),
-        (1000, "0000000000000000", 0, None, "fusermount3 (Debian: apt-get install fuse3)"),
-        (1000, "0000000000000000", 0, 0o755, "fusermount3 with root's rights"),
-        (1000, "0000000000000000", 1, 0o4755, "fusermount3 with root's rights"),
+        (1000, "0000000000000000", 0, None, "sudo apt-get install -y fuse3"),
+        (1000, "0000000000000000", 0, 0o755, "sudo chmod u+s {program}"),
+        (1000, "0000000000000000", 1, 0o4755, f"{disk_faults.IN_A_CONTAINER} --security-opt no-new-privileges=false"),
     ],
 )
-def test_who_may_mount(monkeypatch, tmp_path, user, capabilities, kept, mode, said):
+def test_who_may_mount(monkeypatch, tmp_path, user, capabilities, kept, mode, command):
     status, program = tmp_path / "status", tmp_path / "fusermount3"
     status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nNoNewPrivs:\t{kept}\n")
     monkeypatch.setattr(disk_faults, "STATUS", status)
@@ -407,8 +408,8 @@ def test_who_may_mount(monkeypatch, tmp_path, user, capabilities, kept, mode, sa
     if mode is not None:
         program.touch()
         program.chmod(mode)
-    assert disk_faults.leave().startswith(said)
-    assert bool(disk_faults.leave()) == bool(said)
+    lack = disk_faults.leave()
+    assert (lack.command if lack else "") == command.format(program=program)
 
 
 def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
@@ -420,16 +421,15 @@ def test_a_run_without_the_library_is_refused_in_one_line(tmp_path):
     arguments = ["run", "--faults", str(plan), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", words, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    said = "psconform: faults of the disk that last need mfusepy: pip install 'psconform[chaos]'"
-    assert done.stderr.splitlines() == [said]
+    said = "psconform: fault full needs fuse: there is no Python module mfusepy, so faults of the disk that last cannot"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(said)
+    assert line.endswith(" -m pip install 'mfusepy>=3'")
     assert not (tmp_path / "out").exists()
 
 
 def test_doctor_and_the_list_say_what_is_there():
     words = [sys.executable, "-m", "psconform.cli", "doctor", "--json"]
     (fuse,) = (part for part in json.loads(subprocess.check_output(words)) if part["name"] == "fuse")
-    assert fuse["found"] == (disk_faults.lacks() == "")
-    assert ("libfuse" in fuse["version"], fuse["advice"]) == (
-        fuse["found"],
-        f"needs {disk_faults.lacks()}" * bool(disk_faults.lacks()),
-    )
+    assert fuse["found"] == (disk_faults.lacks() is None)
+    assert ("libfuse" in fuse["version"], fuse["advice"]) == (fuse["found"], str(disk_faults.lacks() or ""))

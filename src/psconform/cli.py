@@ -29,11 +29,10 @@ from .printable import printable
 from .report.progress_bar import show_progress
 from .report.series_summary import show_series
 from .report.series_summary import summary as series_summary
-from .runner.container_setup import need_gpus
 from .runner.plan import make_plan
 from .runner.random_layouts import make_plans
 from .runner.series import Series, run_series
-from .runner.session import Session
+from .runner.session import Session, need_machine
 from .terminal import Json, Verbose, print_plan, print_run, run_folder
 from .version import __version__
 
@@ -183,12 +182,13 @@ def run(
     options = replace(options, out=folder)
     if repeat is not None:
         plans = make_plans(options, repeat=repeat, random_layouts=random_layouts)
+        need_machine(plans[0])  # what one lacks, all lack
         _run_series(Series(plans, folder), keep_valid=keep_valid, as_json=as_json)
     plan = make_plan(options)
     if dry_run:
         print_plan(plan, as_json=as_json)
         raise typer.Exit(0)
-    need_gpus(plan.layout, containers=plan.containers is not None)
+    need_machine(plan)
     with Session() as session, show_progress(plan) as notify:
         judged = run_plan(plan, session=session, notify=notify)
     print_run(judged.as_dict(), judged.text(verbose=verbose), as_json=as_json)

@@ -7,22 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from .launchers.engine import engine
 from .launchers.images import Image, Say, load, save
 from .launchers.images import build as build_images
 from .launchers.images import images as built_images
 from .printable import printable
-from .report.listing import LISTS, print_rows
+from .report.listing import LISTS, print_list, print_rows
+from .report.text import wrapped
 from .terminal import Json, print_json
+from .verdict import counted
+
+if TYPE_CHECKING:
+    from .doctor import Finding
 
 Listing = Literal["targets", "workloads", "checks", "layouts", "defects", "faults", "launchers", "compatibility"]
 images = typer.Typer(help="Build, list, save and load the images for --launcher docker.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A .tar file.")]
+FIX = "    fix: "
 
 
 def list_(
@@ -30,8 +37,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what there is to choose from."""
-    rows = LISTS[what]()
-    print_json(rows) if as_json else print_rows(rows)
+    print_json(LISTS[what]()) if as_json else print_list(what)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -42,17 +48,24 @@ def doctor(as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
         return
-    rows = [
-        {
-            "part": finding.name,
-            "found": "yes" if finding.found else "no",
-            "version": finding.version,
-            "for": finding.needed_for,
-            "what to do": finding.advice,
-        }
-        for finding in findings
-    ]
-    print_rows(rows)
+    _print_findings(findings)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    """What is here, then of each other part why it is not, what cannot be used without it, and how to get it."""
+    found = [finding for finding in findings if finding.found]
+    missing = [finding for finding in findings if not finding.found]
+    width = max(len(finding.name) for finding in findings)
+    lines = [f"{len(found)} of {len(findings)} parts found", ""]
+    lines += [f"  {finding.name:{width}}  {finding.version}" for finding in found]
+    lines += ["", "Not found (commands are for Debian and Ubuntu):"] * bool(missing)
+    for finding in missing:
+        faults = f" ({counted(len(finding.faults), 'kind')} of faults)" * bool(finding.faults)
+        lines += ["", f"  {finding.name}: {finding.why}", f"    cannot be used: {finding.needed_for}{faults}"]
+        lines.append(f"{FIX}{finding.command}")
+    console = Console(highlight=False, soft_wrap=True)
+    for line in map(printable, lines):  # a command is left whole, so that it can be copied
+        console.print(Text(line) if line.startswith(FIX) else wrapped(Text(line), console.width))
 
 
 def clean() -> None:

@@ -164,7 +164,7 @@ class Lacking(pytest.skip.Exception):  # type: ignore[misc, name-defined]
     __module__, __qualname__ = "builtins", "Skipped"  # as pytest shows its own: SKIPPED needs fuse: ...
 
     def __init__(self, part: str, advice: str) -> None:
-        super().__init__(f"needs {part}: {advice}", _use_item_location=True)
+        super().__init__(f"needs {advice}", _use_item_location=True)
         self.part, self.advice = part, advice
 
 
@@ -177,7 +177,7 @@ def need(*parts: str) -> None:
             pytest.fail(f"{NEEDS}: there is no part {part!r}; valid: {', '.join(sorted(PARTS))}", pytrace=False)
         if advice := lacking(part):
             if os.environ.get(REQUIRE_ALL) == "1":
-                pytest.fail(f"{REQUIRE_ALL}=1, and this machine lacks {part}: {advice}", pytrace=False)
+                pytest.fail(f"{REQUIRE_ALL}=1, and this machine lacks {advice}", pytrace=False)
             raise Lacking(part, advice)
 
 

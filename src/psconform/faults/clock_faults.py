@@ -69,7 +69,7 @@ def _apart(seconds: float) -> str:
 
 
 def _lacks() -> str:
-    return faketime.lacking()
+    return str(faketime.lacking() or "")
 
 
 CLOCK = register(

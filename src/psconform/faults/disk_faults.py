@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..parts import FUSE, Missing, as_root, pip_install
 from .fault import Fault
 from .injectors import Injector, Scene
 from .kinds import DISK, Amount, Kind, register
@@ -29,32 +30,40 @@ GROWS, CHANGES, READS, TRANSFERS = "grows", "changes", "reads", "transfers"
 """Groups of operations: what takes room on the disk, changes it otherwise, reads a file, or moves data."""
 DEVICE, STATUS = Path("/dev/fuse"), Path("/proc/self/status")
 SYS_ADMIN = 1 << 21
+IN_A_CONTAINER = f"docker run --device {DEVICE} --cap-add SYS_ADMIN"
 
 
-def lacks() -> str:
-    """What this machine lacks to mount it; empty if nothing."""
-    there = {
-        "Linux": sys.platform == "linux",
-        "mfusepy: pip install 'psconform[chaos]'": importlib.util.find_spec("mfusepy") is not None,
-        "libfuse (Debian: apt-get install fuse3)": bool(library()),
-        f"{DEVICE} (modprobe fuse; a container: --device {DEVICE} --cap-add SYS_ADMIN)": DEVICE.exists(),
-        f"leave to open {DEVICE} (chmod 666 {DEVICE}, as it is elsewhere)": os.access(DEVICE, os.R_OK | os.W_OK),
-    }
-    return next((what for what, found in there.items() if not found), "") or leave()
+def lacks() -> Missing | None:
+    """What this machine lacks to mount it; None: nothing."""
+    if sys.platform != "linux":
+        return Missing(FUSE, "this is not Linux", IN_A_CONTAINER)
+    if importlib.util.find_spec("mfusepy") is None:
+        return Missing(FUSE, "there is no Python module mfusepy", pip_install("mfusepy"))
+    if not library():
+        return Missing(FUSE, "there is no libfuse")
+    if not DEVICE.exists():
+        why = f"there is no {DEVICE} (a container needs --device {DEVICE} --cap-add SYS_ADMIN)"
+        return Missing(FUSE, why, as_root("modprobe fuse"))
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return Missing(FUSE, f"this user may not open {DEVICE}", as_root(f"chmod 666 {DEVICE}"))
+    return leave()
 
 
-def leave() -> str:
-    """What lacks for the kernel to let this user mount; empty if nothing. Others than root have a program mount."""
+def leave() -> Missing | None:
+    """What lacks for the kernel to let this user mount; None: nothing. Others than root have a program mount."""
     status = dict(line.split(":\t", 1) for line in STATUS.read_text().splitlines() if ":\t" in line)
     if os.geteuid() == 0:
         may = int(status["CapEff"], 16) & SYS_ADMIN
-        return "" if may else f"the capability SYS_ADMIN (a container: --device {DEVICE} --cap-add SYS_ADMIN)"
+        return None if may else Missing(FUSE, "this container has no capability SYS_ADMIN", IN_A_CONTAINER)
     program = shutil.which("fusermount3") or shutil.which("fusermount")
     if program is None:
-        return "fusermount3 (Debian: apt-get install fuse3)"
-    if status.get("NoNewPrivs") == "1" or not os.stat(program).st_mode & stat.S_ISUID:
-        return f"fusermount3 with root's rights: chmod u+s {program}, and no option no_new_privs or nosuid"
-    return ""
+        return Missing(FUSE, "there is no fusermount3")
+    if status.get("NoNewPrivs") == "1":
+        why = f"no_new_privs keeps root's rights from {program}"
+        return Missing(FUSE, why, f"{IN_A_CONTAINER} --security-opt no-new-privileges=false")
+    if not os.stat(program).st_mode & stat.S_ISUID:
+        return Missing(FUSE, f"{program} has not root's rights", as_root(f"chmod u+s {program}"))
+    return None
 
 
 def library() -> str:

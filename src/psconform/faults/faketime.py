@@ -24,6 +24,8 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..parts import FAKETIME, Missing
+
 NAME = "libfaketimeMT.so.1"
 """That for programs with several threads. A copy has this name, too, whatever it is a copy of."""
 FOLDERS = ("/usr/lib/{triple}/faketime", "/usr/lib64/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime")
@@ -58,11 +60,9 @@ def of_package() -> Path | None:
     return None
 
 
-def lacking() -> str:
-    """What this machine lacks for it, and what to do about it; empty if nothing."""
-    if find() is not None:
-        return ""
-    return f"libfaketime: python3 -m pip install {PACKAGE} (x86-64), or apt-get install faketime (Debian)"
+def lacking() -> Missing | None:
+    """What this machine lacks for it; None: nothing."""
+    return None if find() is not None else Missing(FAKETIME, "there is no libfaketime")
 
 
 def _machine(file: Path) -> bytes:

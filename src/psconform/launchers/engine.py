@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -10,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Unavailable
+from ..parts import DOCKER, DOCKER_SDK, Missing, as_root
 
-HINT = (
-    "Debian: apt-get install docker.io, then start dockerd, or let an administrator add you to the group docker; "
-    "elsewhere https://docs.docker.com/engine/install"
-)
-NO_SDK = "containers need the docker SDK: pip install 'psconform[docker]'"
 LABEL = "psconform"
 """What the labels of all that psconform makes begin with."""
 OWNER_LABEL, RUN_LABEL, TASK_LABEL = f"{LABEL}.owner", f"{LABEL}.run", f"{LABEL}.task"
+START = as_root("service docker restart")
 CALL_S = 60
 GLANCE_S = 2
 """As long as lists wait for an engine, which may be stopped."""
@@ -27,10 +26,11 @@ POOL = 512
 
 
 def socket_path() -> str:
-    """The Unix socket of the engine; raises PsconformError if DOCKER_HOST names another machine."""
+    """The Unix socket of the engine; raises Missing if DOCKER_HOST names another machine."""
     host = os.environ.get("DOCKER_HOST", "") or "unix:///var/run/docker.sock"
     if not host.startswith("unix://"):
-        raise Unavailable(f"DOCKER_HOST is {host}: containers are started on this machine, through a Unix socket")
+        why = f"DOCKER_HOST is {host}, and containers are started on this machine, through a Unix socket"
+        raise Missing(DOCKER, why, "unset DOCKER_HOST")
     return host.removeprefix("unix://")
 
 
@@ -39,31 +39,39 @@ def engine(*, answers_s: int = CALL_S) -> Any:
     """A connection to the engine (docker.APIClient), which has so long to answer for the first time.
 
     Raises:
-        Unavailable: there is none, or it does not answer; says how to get one.
+        Missing: there is none, or it does not answer.
     """
-    try:
-        import docker
-    except ImportError:
-        raise Unavailable(NO_SDK) from None
+    docker = sdk()
     path = socket_path()
     if not Path(path).exists():
-        raise Unavailable(f"no Docker engine: there is no {path}. {HINT}")
+        installed = shutil.which("dockerd") is not None
+        command = "unset DOCKER_HOST" if os.environ.get("DOCKER_HOST") else START * installed
+        raise Missing(DOCKER, f"there is no {path}", command)
     try:
         client = docker.APIClient(f"unix://{path}", version="auto", timeout=answers_s, max_pool_size=POOL)
         client.timeout = CALL_S
         return client
     except docker.errors.DockerException as error:
-        raise Unavailable(f"no Docker engine answers at {path} ({_words(error)}). {HINT}") from None
+        join = as_root(f"usermod -aG docker {getpass.getuser()} && newgrp docker")
+        command = START if os.access(path, os.W_OK) else join
+        raise Missing(DOCKER, f"no Docker engine answers at {path} ({_words(error)})", command) from None
+
+
+def sdk() -> Any:
+    """The docker SDK, which is an extra; raises Missing."""
+    try:
+        import docker
+    except ImportError as error:
+        raise Missing(DOCKER_SDK, f"there is no Python module {error.name}") from None
+    return docker
 
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
     """What the engine refuses becomes a PsconformError: ``what`` failed, and the engine's words."""
-    try:
-        import docker
-        import requests
-    except ImportError:
-        raise Unavailable(NO_SDK) from None
+    docker = sdk()
+    import requests  # which the SDK brings
+
     try:
         yield
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:

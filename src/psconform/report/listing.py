@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +16,13 @@ from ..compatibility import rows as compatible
 from ..errors import PsconformError
 from ..faults.kinds import IN_CONTAINERS, kinds
 from ..launchers.engine import GLANCE_S, engine
-from ..launchers.launcher import launchers
+from ..launchers.launcher import DOCKER, launchers
 from ..layout import NAMED, Layout
 from ..printable import printable
 from ..targets.lookup import named_targets
 from ..targets.reference import DEFECTS
 from ..workloads import all_workloads
+from .text import wrapped
 
 Rows = list[dict[str, Any]]
 
@@ -59,7 +61,7 @@ def _faults() -> Rows:
         engine(answers_s=GLANCE_S)
         no_engine = ""
     except PsconformError as error:
-        no_engine = str(error).partition(". ")[0]  # without how to get one, which doctor says
+        no_engine = str(error)
     return [
         {
             "name": name,
@@ -109,12 +111,47 @@ LISTS: dict[str, Callable[[], Rows]] = {
 }
 
 
+def _faults_shown(rows: Rows) -> Rows:
+    """With one note in place of what kinds in containers need, and what is lacking for a kind."""
+    shown = []
+    for row in rows:
+        kind = kinds()[row["name"]]
+        note = row["lacks here"] or f"only with --launcher {DOCKER}" * kind.in_containers
+        shown.append({name: row[name] for name in row if name != "lacks here"} | {"of": kind.of, NOTE: note})
+    return shown
+
+
+def _compatibility_shown(rows: Rows) -> Rows:
+    """One row for all options of the same condition for the same reason."""
+    options: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        options.setdefault((row["condition"], row["because"]), []).append(row["option"])
+    return [{"option": ", ".join(names), "condition": of, "because": why} for (of, why), names in options.items()]
+
+
+SHOWN: dict[str, Callable[[Rows], Rows]] = {"faults": _faults_shown, "compatibility": _compatibility_shown}
+"""How people see a list, where that is not as machines do: what many rows have in common is said once."""
+NOTE = "note"
+"""A column of texts that stand below the table, each once."""
+
+
+def print_list(what: str) -> None:
+    """For people."""
+    rows = LISTS[what]()
+    print_rows(SHOWN[what](rows) if what in SHOWN else rows)
+
+
 def print_rows(rows: Rows) -> None:
-    """A table; one row at least."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    """A table; one row at least. In a pipe it is wide, if COLUMNS does not say how wide."""
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(highlight=False, soft_wrap=True, width=None if narrow else 160)
+    notes = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(row[NOTE] for row in rows if row.get(NOTE)), 1)}
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for name in rows[0]:
-        grid.add_column(name, overflow="fold", no_wrap=name in ("name", "part", "found"))
+        grid.add_column(name, overflow="fold", no_wrap=name in ("name", "of", NOTE))
     for row in rows:
-        grid.add_row(*(Text(printable(value)) for value in row.values()))  # no markup: [x] is text
-    console.print(grid)
+        cells = (notes.get(value, "") if name == NOTE else value for name, value in row.items())
+        grid.add_row(*(Text(printable(cell)) for cell in cells))  # no markup: [x] is text
+    console.print(grid, soft_wrap=False)
+    for text, mark in notes.items():
+        console.print(wrapped(Text(f"{mark} {printable(text)}"), console.width))

@@ -11,6 +11,7 @@ from typing import Any
 from ..checks.staleness import taus_of
 from ..errors import BadInput
 from ..files import write
+from ..parts import MATPLOTLIB, Missing
 from ..runner.figures import step_times_ms
 from ..runner.verdicts import Judged
 
@@ -54,7 +55,8 @@ def draw(
         staleness: updates between read and apply, one number per update (A2); a bar for each number, and the mean.
 
     Raises:
-        BadInput: another suffix, nothing to draw, matplotlib is missing, or the file cannot be written.
+        BadInput: another suffix, nothing to draw, or the file cannot be written.
+        Missing: there is no matplotlib.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -69,8 +71,7 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        hint = "Install the extra: python3 -m pip install 'psconform[plot]'"
-        raise BadInput(f"picture {path.name}", f"needs matplotlib ({error})", hint=hint) from error
+        raise Missing(MATPLOTLIB, str(error)) from error
     with matplotlib.rc_context(_STYLE):
         # not through pyplot: no global state, and no window whatever the backend of the user's settings
         figure = Figure(figsize=(4.6 * len(parts) + 0.6, 3.8), layout="constrained")

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import Unavailable
 from ..launchers.blueprint import SHARED, Containers
 from ..launchers.containers import TOXIPROXY, TOXIPROXY_PORT, cluster_of
-from ..launchers.engine import NO_SDK
+from ..launchers.engine import sdk
 from ..layout import Command, Task
 from .execute import command_of
 from .folder import log_of, manifest_of
@@ -70,11 +69,7 @@ def _command(plan: Plan, task: Task, known: Mapping[Task, str], control: str, vi
 
 
 def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
-    try:
-        import docker
-    except ImportError:
-        raise Unavailable(NO_SDK) from None
-    api = docker.APIClient("unix:///nowhere", version=API)  # it is not asked anything
+    api = sdk().APIClient("unix:///nowhere", version=API)  # it is not asked anything
     plan, shared = replace(plan, out=plan.out.absolute()), Path("/SHARED")
     cluster = cluster_of(chosen, UNKNOWN, plan.out, owner=OWNER, shared=shared)
     view = _View(shared, {}, cluster.seen)

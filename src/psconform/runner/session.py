@@ -20,10 +20,12 @@ from ..faults.plan_file import plan_text
 from ..files import write
 from ..history.manifest import PLAIN, TWIN, Manifest, Workload
 from ..launchers.blueprint import Containers
-from ..launchers.launcher import Launcher, launchers
+from ..launchers.engine import engine
+from ..launchers.launcher import PROCESS, Launcher, launchers
 from ..launchers.local import LocalLauncher
 from ..layout import Link
-from ..probe import ORDER, UNIT, Ledger
+from ..parts import SCIKIT_LEARN
+from ..probe import ORDER, SAMPLES, UNIT, Ledger
 from .calibrate import SCALES, STEPS, finished, learning_rate
 from .container_setup import need_gpus
 from .execute import execute
@@ -90,10 +92,10 @@ class Session:
 
         Raises:
             BadInput: the target is not linear, or ``plan.out`` is taken.
-            PsconformError: the cluster could not be started, or needs GPUs that are not there.
+            PsconformError: the cluster could not be started, or needs what this machine lacks.
         """
         with self._lock:
-            need_gpus(plan.layout, containers=plan.containers is not None)
+            need_machine(plan)
             launcher = self.launcher(plan)
             known = self._calibrated(plan, launcher, notify)
             if isinstance(known, Manifest):
@@ -200,6 +202,18 @@ class Session:
         server, self._server = self._server, None
         if server is not None:
             server[0].close()
+
+
+def need_machine(plan: Plan) -> None:
+    """Raises PsconformError, before anything is started, if this machine lacks what the tasks of a plan take."""
+    if plan.containers is not None:
+        engine()
+    elif plan.launcher == PROCESS:
+        for part, module in plan.target.modules.items():
+            part.need_module(module)
+    if SAMPLES in plan.workload.shows:  # psconform itself reads them
+        SCIKIT_LEARN.need_module("sklearn")
+    need_gpus(plan.layout, containers=plan.containers is not None)
 
 
 def _told(notify: Notify, what: str) -> Notify:

@@ -22,9 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, Unavailable
+from ..errors import BadInput
 from ..files import is_file, read_text
 from ..layout import Command, Layout, Task
+from ..parts import COMPOSE, Missing, pip_install
 from ..probe import UNIT
 from .target import PLACEHOLDERS, Addresses, Target, fill, tf_config
 from .toml import target_from
@@ -53,7 +54,6 @@ LEAST_MEMORY = 6 << 20
 """The engine refuses a task less memory than this."""
 LEAST_CPUS = 0.01
 """The kernel shares out no less than a millisecond of each period."""
-HINT = "the Compose plugin of Docker (docker compose), or Debian's docker-compose: apt-get install docker-compose"
 HOSTS = ("ps_hosts", "worker_hosts", "hosts")
 
 
@@ -344,7 +344,7 @@ def resolve(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         raise BadInput("TARGET", "there is no such Compose file", value=str(path))
     words, _ = compose()
     if not words:
-        raise Unavailable(f"{path} takes a Compose to be read: {HINT}")
+        raise Missing(COMPOSE, "not installed")
     # the plugin prints YAML that any parser takes; JSON only it can print
     done = _run([*words, "-f", str(path.resolve()), "config"], variables)
     if done is None or done.returncode:
@@ -388,7 +388,7 @@ def _table(text: str, *, place: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise Unavailable("Compose files need PyYAML: pip install 'psconform[docker]'") from None
+        raise Missing(COMPOSE, "there is no Python module yaml", pip_install("pyyaml")) from None
     try:
         said = yaml.safe_load(text)
     except yaml.YAMLError as error:

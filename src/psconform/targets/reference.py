@@ -12,6 +12,7 @@ from ..defect import Defect
 from ..errors import BadInput
 from ..layout import Layout
 from ..options import OF_TRAINERS
+from ..parts import TENSORFLOW
 from ..probe import UNIT
 from ..workloads import all_workloads
 from .target import OPTIONS, Job, Target
@@ -68,6 +69,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         batches=True,
         push_alone=True,
         phases=PHASES | dict.fromkeys(_phases_of(defect), "worker"),
+        modules={TENSORFLOW: "tensorflow"},
     )
 
 

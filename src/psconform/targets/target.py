@@ -14,6 +14,7 @@ from ..errors import BadInput
 from ..layout import Command, Layout, Task
 from ..options import OPTIONS as RUN_OPTIONS
 from ..options import REDUCTIONS, UPDATES
+from ..parts import Part
 
 Addresses = Mapping[Task, str]
 
@@ -79,6 +80,7 @@ class Target:
         push_alone: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
         image: in which its tasks run, if they are containers; empty: the reference trainer's.
         environment: names of environment variables that its tasks read.
+        modules: Python modules of optional parts of the machine that its tasks import, by the part.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Target:
     push_alone: bool = False
     image: str = ""
     environment: tuple[str, ...] = ()
+    modules: Mapping[Part, str] = field(default_factory=dict)
 
     @property
     def fixed(self) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import BadInput
 from ..models import Data
+from ..parts import SCIKIT_LEARN, Missing
 from ..trained import DATA
 
 TEST = 450
@@ -21,12 +21,11 @@ TEST = 450
 
 
 def load() -> Data:
-    """The digits, features scaled from 0..16 to 0..1, always split alike; BadInput if scikit-learn is missing."""
+    """The digits, features scaled from 0..16 to 0..1, always split alike; Missing if there is no scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        hint = "Install the extra: python3 -m pip install 'psconform[data]'"
-        raise BadInput("workload digits", f"needs scikit-learn ({error})", hint=hint) from error
+        raise Missing(SCIKIT_LEARN, str(error)) from error
     digits = load_digits()
     x, y = (digits.data / 16).astype(np.float32), digits.target.astype(np.int64)
     order = np.random.RandomState(0).permutation(len(y))  # a frozen stream (NEP 19); the file is sorted by writer
