@@ -12,7 +12,7 @@ import msgspec
 
 from psconform.checks import all_checks
 from psconform.history import events
-from psconform.options import CLUSTER, EXECUTION, FAULTS, OPTIONS, TRAINING
+from psconform.options import GROUPS, OPTIONS
 from psconform.report.listing import LISTS
 from psconform.targets.reference import DEFECTS
 
@@ -97,9 +97,13 @@ def options_page() -> str:
         "`psconform run` takes them as flags and `psconform.judge` as arguments of the same names (dashes are\n"
         "underscores). Options of many runs (`--repeat`, ...) are in `psconform run --help`.\n"
     )
-    for group in (CLUSTER, TRAINING, FAULTS, EXECUTION):
-        lines += [f"## {group}\n", "| flag | argument | default | placeholder | meaning |", "|---|---|---|---|---|"]
-        for name, option in ((name, option) for name, option in OPTIONS.items() if option.group == group):
+    for group in GROUPS:
+        options = [(name, option) for name, option in OPTIONS.items() if option.group == group]
+        if not options:  # those of many runs
+            continue
+        lines += [f"## {group.name}\n", f"Example: `{group.example}`\n"]
+        lines += ["| flag | argument | default | placeholder | meaning |", "|---|---|---|---|---|"]
+        for name, option in options:
             flag = f"{option.flag} {option.metavar or ''}".strip().replace("|", " or ")
             shown = option.default not in ("", ()) and option.default is not None and option.default is not False
             default = f"`{option.default}`" if shown else ""

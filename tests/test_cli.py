@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import psconform
 from psconform.cli import main
 from psconform.doctor import examine
 from psconform.launchers.engine import GLANCE_S, engine
+from psconform.options import GROUPS, OPTIONS
 
 from .waits import HANG_S, only_one_cleans
 
@@ -69,6 +72,33 @@ def test_help(command):
     assert "Usage:" in done.stdout
     words = ("run", "check", "list", "doctor", "clean", "Exit codes") if not command else ("--help",)
     assert all(word in done.stdout for word in words)
+
+
+def test_help_of_a_run_is_in_groups_each_with_an_example_and_fits_80_columns():
+    done = call("run", "--help", COLUMNS="80")
+    places = [done.stdout.find(f" {group.title} ") for group in GROUPS]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    ends = [*places[1:], len(done.stdout)]
+    for group, begin, end in zip(GROUPS, places, ends, strict=True):
+        shown = set(re.findall(r"^\S ?(--[a-z-]+)", done.stdout[begin:end], re.MULTILINE))
+        assert {option.flag for option in OPTIONS.values() if option.group == group} - {"TARGET"} <= shown
+        assert shown & set(re.findall(r"--[a-z-]+", group.example)), "the example shows an option of its group"
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_each_example_of_the_help_is_a_run(here, monkeypatch, capfd, group):
+    program, *words = shlex.split(group.example)
+    series = []
+    monkeypatch.setattr("psconform.cli._run_series", lambda made, **_: series.extend(made.plans) or sys.exit(0))
+    monkeypatch.setattr(sys, "argv", [program, *words, *["--dry-run"] * ("--repeat" not in words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capfd.readouterr()
+    assert (program, ended.value.code, err) == ("psconform", 0, "")
+    assert out or len(series) == 3
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, get_args
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 from .cli_machine import clean, doctor, images, list_
 from .cli_replay import replay, shrink
 from .errors import BadInput, PsconformError
-from .options import EXECUTION, OPTIONS, Option, Options
+from .options import OPTIONS, OUTPUT, SERIES, Option, Options
 from .printable import printable
 from .report.progress_bar import show_progress
 from .report.series_summary import show_series
@@ -44,8 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-SERIES = "Series"
-"""The panel of options that are of many runs."""
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 """click's UsageError: recent versions of typer carry their own copy of click."""
 
@@ -90,7 +89,7 @@ class Output(io.TextIOWrapper):
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command a parameter for each option of a run, in place of its ``**given``: typer reads signatures."""
     own = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [*map(_parameter, OPTIONS.values()), *(each for each in own if each.kind is each.KEYWORD_ONLY)]
+    parameters = [*map(_parameter, OPTIONS.values()), *(_own(each) for each in own if each.kind is each.KEYWORD_ONLY)]
     vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
@@ -126,11 +125,19 @@ def _parameter(option: Option) -> inspect.Parameter:
             option.flag,
             help=option.help,
             metavar=option.metavar,
-            rich_help_panel=option.group,
+            rich_help_panel=option.group.title,
             parser=next((PARSERS[each] for each in (kind, *get_args(kind)) if each in PARSERS), None),
         )
     taken: Any = Annotated[kind | None if default is None else kind, shown]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=taken)
+
+
+def _own(parameter: inspect.Parameter) -> inspect.Parameter:
+    """One that is no option of a run: of many runs, or else of what is printed."""
+    kind, shown = get_args(parameter.annotation)
+    shown = copy(shown)  # other commands have it, too, and no groups
+    shown.rich_help_panel = shown.rich_help_panel or OUTPUT.title
+    return parameter.replace(annotation=Annotated[kind, shown])
 
 
 @app.command()
@@ -139,7 +146,7 @@ def run(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would be started, and start nothing.", rich_help_panel=EXECUTION),
+        typer.Option("--dry-run", help="Print what would be started, and start nothing."),
     ] = False,
     repeat: Annotated[
         int | None,
@@ -147,7 +154,7 @@ def run(
             metavar="N",
             parser=integer,
             help="Run N times, with the seeds seed, seed + 1, ..., and sum up.",
-            rich_help_panel=SERIES,
+            rich_help_panel=SERIES.title,
         ),
     ] = None,
     random_layouts: Annotated[
@@ -155,11 +162,11 @@ def run(
         typer.Option(
             "--random-layouts",
             help="With --repeat: draw layout, reads and steps (up to --steps) each time.",
-            rich_help_panel=SERIES,
+            rich_help_panel=SERIES.title,
         ),
     ] = False,
     keep_valid: Annotated[
-        bool, typer.Option(help="With --repeat: keep the folders of valid runs.", rich_help_panel=SERIES)
+        bool, typer.Option(help="With --repeat: keep the folders of valid runs.", rich_help_panel=SERIES.title)
     ] = True,
     verbose: Verbose = False,
     as_json: Json = False,

@@ -9,7 +9,7 @@ from typing import Any
 
 from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
 from .errors import BadInput
-from .options import CLUSTER, REDUCTIONS, Options, check_choices, fields_of
+from .options import CLUSTER, REDUCTIONS, TRAINING, Options, check_choices, fields_of
 from .times import parse_seconds, spell
 
 MAX_TASKS = 64
@@ -227,7 +227,7 @@ class Layout:
     @property
     def options(self) -> dict[str, Any]:
         """The options of a run that are fields of a layout, by name."""
-        return fields_of(self, CLUSTER, Layout)
+        return fields_of(self, Layout, CLUSTER, TRAINING)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -17,8 +17,29 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from .errors import BadInput
 from .optimizers import HALVE_EVERY, OPTIMIZERS, SCHEDULES
 
-CLUSTER, TRAINING, FAULTS, EXECUTION = "Cluster", "Training", "Faults", "Execution"
-"""Groups of options: the panels of ``psconform run --help``."""
+
+@dataclass(frozen=True)
+class Group:
+    """Options that belong together, with one command that shows some of them."""
+
+    name: str
+    example: str
+
+    @property
+    def title(self) -> str:
+        """The panel of ``psconform run --help``."""
+        return f"{self.name}: {self.example}"
+
+
+CLUSTER = Group("Cluster", "psconform run --layout ps=2,worker=3 --update async --staleness 4")
+TRAINING = Group("Training", "psconform run --steps 100 --seed 7 --slow worker:1=20ms")
+WORKLOAD = Group("Workload", "psconform run --workload quadratic --condition 20")
+FAULTS = Group("Faults", "psconform run --kill worker:1@20 --restart-after 500ms")
+OUTPUT = Group("Output", "psconform run --dry-run --json")
+SERIES = Group("Series", "psconform run --repeat 3 --random-layouts")
+GROUPS = (CLUSTER, TRAINING, WORKLOAD, FAULTS, OUTPUT, SERIES)
+"""In the order in which ``psconform run --help`` shows them."""
+
 UPDATES = ("sync", "async")
 REDUCTIONS = ("mean", "sum")
 RATES = ("constant", "staleness-aware")
@@ -47,7 +68,7 @@ class Option:
         always: the command that runs a plan again says it even if it has its default.
     """
 
-    group: str
+    group: Group
     help: str
     metavar: str | None = None
     _: KW_ONLY
@@ -72,7 +93,7 @@ class Option:
             raise BadInput(self.flag, f"must be {KINDS[kind]}", value=value)
 
 
-def option(default: T, group: str, help: str, metavar: str | None = None, **more: Any) -> T:
+def option(default: T, group: Group, help: str, metavar: str | None = None, **more: Any) -> T:
     """Declares a field of ``Options``; ``more`` are attributes of ``Option``."""
     made: T = field(default=default, metadata={"option": Option(group, help, metavar, **more)})
     return made
@@ -147,16 +168,6 @@ class Options:
         choices=REPLICATIONS,
         placeholder="replication",
     )
-    optimizer: str = option(
-        "sgd", CLUSTER, "Digits, quadratic: sgd, momentum or adam.", choices=OPTIMIZERS, placeholder="optimizer"
-    )
-    schedule: str = option(
-        "constant",
-        CLUSTER,
-        f"Digits, quadratic: constant, or halving: the learning rate, every {HALVE_EVERY} updates.",
-        choices=SCHEDULES,
-        placeholder="schedule",
-    )
     drop_after: str | float = option(
         "0s",
         CLUSTER,
@@ -168,16 +179,27 @@ class Options:
     emulate_gpus: bool = option(
         False, CLUSTER, "Use logical CPUs in place of GPUs, on machines without any.", placeholder="emulated"
     )
-    workload: str = option(
-        "ledger", TRAINING, "What is trained: psconform list workloads.", placeholder="workload", always=True
+    launcher: str = option(
+        "process", CLUSTER, "process, or docker: each task in a container of its own. psconform list launchers."
+    )
+    image: str = option(
+        "", CLUSTER, "With docker: image of the tasks. Default: the trainer's own (psconform images build)."
     )
     # By default 200 steps: three workers then push 600 gradients, and a bug that strikes every 500th shows.
     steps: int = option(200, TRAINING, "Steps of each worker.", placeholder="steps", always=True)
     seed: int = option(0, TRAINING, "Seed of all random draws.", placeholder="seed", always=True)
     reads: int = option(1, TRAINING, "Reads before each gradient.")
     read_every: int = option(1, TRAINING, "Async only: read every so many steps.")
-    model: str = option("softmax", TRAINING, "Workload digits: softmax or mlp.", choices=MODELS, always=True)
-    batch: int = option(16, TRAINING, "Workload digits: samples of each worker in a step.", always=True)
+    optimizer: str = option(
+        "sgd", TRAINING, "Digits, quadratic: sgd, momentum or adam.", choices=OPTIMIZERS, placeholder="optimizer"
+    )
+    schedule: str = option(
+        "constant",
+        TRAINING,
+        f"Digits, quadratic: constant, or halving: the learning rate, every {HALVE_EVERY} updates.",
+        choices=SCHEDULES,
+        placeholder="schedule",
+    )
     learning_rate: float | None = option(
         None,
         TRAINING,
@@ -185,17 +207,25 @@ class Options:
         placeholder="learning_rate",
         always=True,
     )
-    delay: int = option(0, TRAINING, "Digits, quadratic: age in steps of the parameters of a gradient.", always=True)
-    condition: float = option(10.0, TRAINING, "Workload quadratic: the condition number.", always=True)
-    compression: str = option(
-        "none", TRAINING, "Workload dense-ledger: none or topk, for targets that declare it.", placeholder="compression"
-    )
-    padding: int = option(0, TRAINING, "Workload ledger: extra parameters of each variable, to make it large.", "N")
     slow: Spelled = option(
         (), TRAINING, "A worker that sleeps before each gradient: worker:1=50ms.", "TASK=TIME", typed=list[str]
     )
+    patience_s: float = option(
+        60.0, TRAINING, "Seconds without progress that end a run; 60 at least until a step is done.", flag="--patience"
+    )
+    workload: str = option(
+        "ledger", WORKLOAD, "What is trained: psconform list workloads.", placeholder="workload", always=True
+    )
+    model: str = option("softmax", WORKLOAD, "Workload digits: softmax or mlp.", choices=MODELS, always=True)
+    batch: int = option(16, WORKLOAD, "Workload digits: samples of each worker in a step.", always=True)
+    delay: int = option(0, WORKLOAD, "Digits, quadratic: age in steps of the parameters of a gradient.", always=True)
+    condition: float = option(10.0, WORKLOAD, "Workload quadratic: the condition number.", always=True)
+    compression: str = option(
+        "none", WORKLOAD, "Workload dense-ledger: none or topk, for targets that declare it.", placeholder="compression"
+    )
+    padding: int = option(0, WORKLOAD, "Workload ledger: extra parameters of each variable, to make it large.", "N")
     batches: Counted = option(
-        (), TRAINING, "Workload ledger: a worker with data for N steps only: worker:1=50.", "TASK=N", typed=list[str]
+        (), WORKLOAD, "Workload ledger: a worker with data for N steps only: worker:1=50.", "TASK=N", typed=list[str]
     )
     defect: str = option("", FAULTS, "A seeded defect of the reference trainer: psconform list defects.")
     kill: Several = option(
@@ -223,24 +253,13 @@ class Options:
     checkpoint_every: int | str | None = option(
         None, FAULTS, "Steps of the chief, or 500ms; default 50 with faults, else 0: never.", "N|TIME", typed=str
     )
-    launcher: str = option(
-        "process", EXECUTION, "process, or docker: each task in a container of its own. psconform list launchers."
-    )
-    image: str = option(
-        "", EXECUTION, "With docker: image of the tasks. Default: the trainer's own (psconform images build)."
-    )
-    out: str | Path | None = option(
-        None, EXECUTION, "Run folder, new or empty. Default: psconform-runs/TIME.", typed=Path
-    )
-    patience_s: float = option(
-        60.0, EXECUTION, "Seconds without progress that end a run; 60 at least until a step is done.", flag="--patience"
-    )
+    out: str | Path | None = option(None, OUTPUT, "Run folder, new or empty. Default: psconform-runs/TIME.", typed=Path)
     max_record: str = option(
-        "256MiB", EXECUTION, "How large the event file of a task may be: about 400,000 steps.", "SIZE"
+        "256MiB", OUTPUT, "How large the event file of a task may be: about 400,000 steps.", "SIZE"
     )
-    max_log: str = option("64MiB", EXECUTION, "Of a larger log the beginning and the end are kept.", "SIZE")
+    max_log: str = option("64MiB", OUTPUT, "Of a larger log the beginning and the end are kept.", "SIZE")
     max_run: str = option(
-        "4GiB", EXECUTION, "A run whose event files, vectors and logs are larger together is ended.", "SIZE"
+        "4GiB", OUTPUT, "A run whose event files, vectors and logs are larger together is ended.", "SIZE"
     )
 
     def __post_init__(self) -> None:
@@ -263,9 +282,9 @@ OPTIONS = _declared()
 """All options, by the names of their fields, in the order in which they are shown."""
 
 
-def fields_of(values: object, group: str, kind: type) -> dict[str, Any]:
-    """What ``values`` has of the options of a group that are fields of ``kind``: of a layout, or of a workload."""
-    found = (name for name, each in OPTIONS.items() if each.group == group and name in kind.__annotations__)
+def fields_of(values: object, kind: type, *groups: Group) -> dict[str, Any]:
+    """What ``values`` has of the options of these groups that are fields of ``kind``: of a layout, or of a workload."""
+    found = (name for name, each in OPTIONS.items() if each.group in groups and name in kind.__annotations__)
     return {name: getattr(values, name) for name in found}
 
 

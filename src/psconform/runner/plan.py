@@ -26,7 +26,7 @@ from ..history.manifest import Bounds, Required, Workload
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
-from ..options import CLUSTER, OPTIONS, TRAINING, Options, fields_of
+from ..options import CLUSTER, OPTIONS, TRAINING, WORKLOAD, Options, fields_of
 from ..sizes import parse_size, spell_size
 from ..targets.compose import PREFIX, load_compose
 from ..targets.lookup import find_target
@@ -115,7 +115,7 @@ class Plan:
         """What ``make_plan`` makes this plan of."""
         containers, layout, workload = self.containers, self.layout, self.workload
         given = layout.options
-        given |= fields_of(workload, TRAINING, Workload)
+        given |= fields_of(workload, Workload, TRAINING, WORKLOAD)
         given |= self._faults
         given["layout"] = str(self.out / FILE) if self.limited else layout.text
         given["drop_after"] = spell(layout.drop_after)
@@ -172,7 +172,7 @@ def make_plan(options: Options) -> Plan:
     services = load_compose(Path(target.removeprefix(PREFIX))) if target.startswith(PREFIX) else None
     layout = services.layout if services is not None and options.layout == Options.layout else options.layout
     file = read_layout(Path(layout)) if layout.endswith(".toml") else None
-    mode = fields_of(replace(options, reduction=options.reduction or Layout.reduction), CLUSTER, Layout)
+    mode = fields_of(replace(options, reduction=options.reduction or Layout.reduction), Layout, CLUSTER, TRAINING)
     shape = Layout.parse(layout if file is None else file.text, emulated=options.emulate_gpus, **mode)
     kind = find_workload(workload, place="--workload")
     speed = options.learning_rate
@@ -245,7 +245,7 @@ def make_plan(options: Options) -> Plan:
     return Plan(
         target=found,
         layout=shape,
-        workload=Workload(**{**fields_of(options, TRAINING, Workload), **made}),
+        workload=Workload(**{**fields_of(options, Workload, TRAINING, WORKLOAD), **made}),
         out=out,
         defect=defect,
         faults=planned,
