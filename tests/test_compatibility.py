@@ -10,7 +10,7 @@ from psconform.compatibility import ALL_REDUCE, EXCHANGE, GIVEN, GPUS, PS, USUAL
 from psconform.errors import BadInput
 from psconform.layout import Layout
 from psconform.options import OPTIONS
-from psconform.report.listing import LISTS
+from psconform.report.listing import LISTS, SHOWN
 from psconform.workloads import all_workloads
 
 OTHER = {
@@ -62,3 +62,17 @@ def test_the_list_has_every_row_and_what_kinds_of_faults_need():
     assert {"option": "fault oom", "condition": "needs --launcher docker", "because": ""} in shown
     assert any(line["option"] == "fault throttle" and "excludes stop" in line["condition"] for line in shown)
     json.dumps(shown)
+
+
+def test_people_see_a_condition_and_its_reason_once():
+    lines = LISTS["compatibility"]()
+    shown = SHOWN["compatibility"](lines)
+    reasons = [(line["condition"], line["because"]) for line in shown]
+    assert len(reasons) == len(set(reasons)) < len(lines)
+    assert sorted((name, *line[1:]) for line in map(_values_of, shown) for name in line[0].split(", ")) == sorted(
+        map(_values_of, lines)
+    )
+
+
+def _values_of(line):
+    return line["option"], line["condition"], line["because"]

@@ -27,6 +27,9 @@ def test_a_missing_part_skips_and_is_counted(pytester):
     result = pytester.runpytest_subprocess("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*1 for lack of docker*"])
+    assert "needs docker: there is no /nowhere/docker.sock, so --launcher docker cannot be used; fix: " in str(
+        result.stdout
+    )
 
 
 @pytest.mark.engine
