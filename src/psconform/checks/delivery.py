@@ -104,7 +104,7 @@ def _whole(counts: Floats) -> Floats:
     return np.asarray(np.where(np.abs(counts - nearest) <= COUNT_TOLERANCE, nearest, 1.0))
 
 
-@check("R2", "duplicates", dimension="delivery", weakest=("none", "at-most-once"), acked=True)
+@check("R2", "duplicates", dimension="delivery", weakest=("none", "at-most-once"), acked=True, final=True)
 def duplicates(history: History) -> Verdict:
     """R2: duplicates at most (retries) for at-least-once, none for exactly-once.
 

@@ -25,6 +25,7 @@ _ERROR = re.compile(
 """What a line that names an error has in it."""
 WENT_ON = 3
 """Accepted gradients after which a worker has survived what was healed before."""
+NOT_AWAITED = "needs a run that comes to its end: psconform ended it, for it was violated already"
 GANG = (signal.SIGTERM, signal.SIGABRT)
 """Signals by which a job ends the peers of a task that has failed, or they themselves."""
 
@@ -42,8 +43,8 @@ def completes(history: History) -> Verdict:
     Assumes: the tasks had started (a task that ends before is the user's set-up, and no run), and it was the trainer
     that ended them: after the OOM killer, another SIGKILL or a full disk this is unknown.
     """
-    if history.injected:
-        return not_judged("needs a run without faults")
+    if history.injected or history.ended == "decided":
+        return not_judged("needs a run without faults" if history.injected else NOT_AWAITED)
     outside = [failed for failed in history.failed if failed.cause or failed.status == -signal.SIGKILL]
     if outside and len(outside) == len(history.failed):
         return unknown(f"{outside[0].how}: {outside[0].cause or Cause.KILLED}")
@@ -98,6 +99,8 @@ def no_hang(history: History) -> Verdict:
             what = history.cut or history.endless[0]
             return unknown(f"{history.attempts[0].what} was injected and not observed, and then {what}")
         return not_judged("needs a fault: --kill, --stop, --poison or --faults")
+    if history.ended == "decided":
+        return not_judged(NOT_AWAITED)
     owed = history.left  # a job that may go on without a worker owes progress without it
     lasting = [fault.what for fault in history.lasting if fault.of not in map(str, owed)]
     went_on = history.ended == "finished" and not history.stops and not history.endless and history.gone

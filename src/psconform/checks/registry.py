@@ -63,6 +63,8 @@ class Check:
         local_steps: steps between two exchanges that it can judge: ``one``, ``several``, or ``any`` number.
         faults: what may happen in the run: ``none``, for it measures times, which a fault takes; ``no rollback``: no
             task that dies and comes back, nothing sent again or taken back; or ``any`` fault.
+        final: no later event takes a violation of it back, unless a job may go on without a worker, or a gradient is
+            poisoned: it looks at what reads show, and a read stays what it was once its gradient is pushed.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Check:
     through: Literal["any", "ps", "replicas"] = "any"
     local_steps: Literal["one", "several", "any"] = "one"
     faults: Literal["none", "no rollback", "any"] = "any"
+    final: bool = False
 
     @property
     def workloads(self) -> tuple[str, ...]:
@@ -140,6 +143,12 @@ def judge_history(history: History) -> list[Verdict]:
     what is about its end.
     """
     return [_judge(check, history) for check in all_checks()]
+
+
+def violated_for_good(history: History) -> tuple[str, ...]:
+    """Guarantees of which a run that still goes on has shown a violation that stays one (`Check.final`)."""
+    final = (check for check in all_checks() if check.final)
+    return tuple(check.name for check in final if _judge(check, history.settled).status == "violated")
 
 
 def _judge(check: Check, history: History) -> Verdict:

@@ -28,6 +28,7 @@ NOT_DUE = -1
     updates=SYNC,
     needs=(COUNTS,),
     whole_gradients=True,
+    final=True,
 )
 def barrier(history: History) -> Verdict:
     """S1: commit k is the reduction of exactly one gradient from each worker, computed at version k-1.

@@ -34,6 +34,7 @@ from .manifest import Manifest
 from .model import History, Init, Worker
 from .reader import EventFile, read_events
 from .reasons import (
+    Decided,
     EndedEarly,
     FailedAfterEnd,
     FaultMissed,
@@ -317,7 +318,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
     gaps = [str(reason) for reason in manifest.reasons if not _covered(reason, known)]
     if history.injected and (not history.faults or history.claims.liveness == "may-hang"):
         gaps += map(str, history.endless)  # no guarantee is about them
-    if manifest.status not in ("finished", "stalled"):
+    if manifest.status not in ("finished", "stalled", "decided"):
         gaps.append(f"the run is {manifest.status}, not finished")
     if own is None:
         gaps.append("psconform's own record of the run is missing")
@@ -381,7 +382,7 @@ def _silent(history: History) -> list[str]:
 
 def _stops(history: History, manifest: Manifest, own: EventFile | None) -> tuple[Stop, ...]:
     """What psconform saw of a run that did not come to its end, and workers that ended too early."""
-    stops: list[Stop] = [reason for reason in manifest.reasons if isinstance(reason, TaskFailed | NoProgress)]
+    stops: list[Stop] = [reason for reason in manifest.reasons if isinstance(reason, TaskFailed | NoProgress | Decided)]
     exits = {event.of: event for event in own.of(Exit) if not event.second} if own is not None else {}
     ended = {fault.of for fault in history.injected if fault.harm is Harm.ENDS}  # by a signal that it may heed
     for worker in (worker for worker in history.workers if str(worker) not in ended):
@@ -394,7 +395,7 @@ def _stops(history: History, manifest: Manifest, own: EventFile | None) -> tuple
 
 def _covered(reason: Reason, known: set[int]) -> bool:
     """It takes nothing from the record: of a stop, or of a fault that took no effect or left its event."""
-    if isinstance(reason, TaskFailed | NoProgress | NoEnd | FailedAfterEnd):
+    if isinstance(reason, TaskFailed | NoProgress | Decided | NoEnd | FailedAfterEnd):
         return True
     untouched = (Missed.NEVER_INJECTED, Missed.REFUSED)
     return isinstance(reason, FaultMissed) and (reason.how in untouched or reason.number in known)

@@ -28,7 +28,7 @@ PLAIN = "plain"
 """Folder in a decayed ledger's run folder: the run of a plain ledger in the same set-up."""
 TWIN = "twin"
 """Folder in the run folder of a model trained in-graph or model-parallel: the same training, between-graph."""
-Status = Literal["running", "finished", "stalled", "failed", "interrupted"]
+Status = Literal["running", "finished", "stalled", "decided", "failed", "interrupted"]
 Required = Literal["all", "half", "none"]
 
 

@@ -82,7 +82,15 @@ class Worker:
     @cached_property
     def finite(self) -> Worker:
         """The same worker without the reads that show a NaN or Inf."""
-        keep = np.flatnonzero(self.reads.finite)
+        return self._with(self.reads.finite)
+
+    @cached_property
+    def settled(self) -> Worker:
+        """The same worker without the reads after its last new push: what it does next says what those were for."""
+        return self._with(self.reads.at <= self.pushes.at.max(initial=0))
+
+    def _with(self, reads: Bools) -> Worker:
+        keep = np.flatnonzero(reads)
         last = np.searchsorted(keep, self.pushes.read, side="right") - 1
         joins = tuple(replace(j, read=int(np.searchsorted(keep, j.read, side="right")) - 1) for j in self.joins)
         return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last), joins=joins)
@@ -173,7 +181,8 @@ class History:
         if not self.stops or self.gaps:
             return ""
         steps = [int(worker.pushes.step.max(initial=-1)) for worker in self.workers]
-        how = "ended by an error" if self.failed else "hung" if self.ended == "stalled" else "ended early"
+        hows = {"stalled": "hung", "decided": "was ended"}
+        how = "ended by an error" if self.failed else hows.get(self.ended, "ended early")
         last = max(steps, default=-1)
         return f"training {how} at step {last}" if last >= 0 else f"training {how} before the first step"
 
@@ -243,6 +252,11 @@ class History:
         if all(worker.reads.finite.all() for worker in self.workers):
             return self
         return replace(self, workers=tuple(worker.finite for worker in self.workers))
+
+    @cached_property
+    def settled(self) -> History:
+        """The same history without reads of which later events may say that no gradient was taken at them."""
+        return replace(self, workers=tuple(worker.settled for worker in self.workers))
 
     @cached_property
     def whole(self) -> bool:

@@ -101,6 +101,18 @@ class NoProgress(msgspec.Struct, frozen=True, tag_field="reason", tag="no progre
         return f"stopped: no task made progress for {self.patience_s:.0f} s"
 
 
+class Decided(msgspec.Struct, frozen=True, tag_field="reason", tag="decided"):
+    """Training did not move, and psconform ended it before that was a hang: the run was known to be violated."""
+
+    silent_s: float
+    guarantees: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names, were = ", ".join(self.guarantees), "was" if len(self.guarantees) == 1 else "were"
+        after = f"ended after {self.silent_s:.0f} s without progress"
+        return f"{after}: {names} {were} already violated, and no later event could change that"
+
+
 class NoEnd(msgspec.Struct, frozen=True, tag_field="reason", tag="no end"):
     """Tasks that end by themselves did not, though training was over."""
 
@@ -143,9 +155,9 @@ class Problem(msgspec.Struct, frozen=True, tag_field="reason", tag="problem"):
         return self.what
 
 
-Stop = TaskFailed | EndedEarly | NoProgress
+Stop = TaskFailed | EndedEarly | NoProgress | Decided
 """Why training did not come to its end."""
-Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | NoEnd | Overgrown | LinksLost | Problem
+Reason = FaultMissed | TaskFailed | FailedAfterEnd | NoProgress | Decided | NoEnd | Overgrown | LinksLost | Problem
 
 
 def how_it_ended(status: int) -> str:

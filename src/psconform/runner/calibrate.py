@@ -18,7 +18,7 @@ from ..errors import BadInput, PsconformError
 from ..history.events import Push, Read, Update
 from ..history.manifest import Manifest
 from ..history.reader import EventFile, read_events
-from ..history.reasons import NoEnd, NoProgress, TaskFailed
+from ..history.reasons import Decided, NoEnd, NoProgress, TaskFailed
 from ..layout import Task
 from ..probe import UNIT
 
@@ -34,7 +34,7 @@ class NotLinear(BadInput):
 
 def finished(folder: Path, manifest: Manifest) -> bool:
     """Whether every task of a calibration run ended as declared, and every worker took the steps that it had to."""
-    if any(isinstance(reason, TaskFailed | NoProgress | NoEnd) for reason in manifest.reasons):
+    if any(isinstance(reason, TaskFailed | NoProgress | Decided | NoEnd) for reason in manifest.reasons):
         return False
     steps = [
         {event.step for event in file.events if isinstance(event, Push | Update)}

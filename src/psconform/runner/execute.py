@@ -11,19 +11,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from ..checks import violated_for_good
 from ..errors import BadInput, NotStarted, PsconformError
 from ..faults import faketime
 from ..faults.control import Control
 from ..faults.kinds import kinds
 from ..faults.proxy_faults import REFUSE
 from ..files import create
-from ..history.build import RUNNER
+from ..history.build import RUNNER, load_history
 from ..history.logs import LastError, last_error
 from ..history.manifest import Manifest
 from ..history.reasons import (
     Cause,
+    Decided,
     FailedAfterEnd,
     LinksLost,
     NoEnd,
@@ -72,6 +74,9 @@ HEAL_PATIENCE_S = 20.0
 """So long after everything else is over it is waited for a fault to be healed."""
 AFTERWARDS = 10
 """Workers that have closed their records have so many times as long: they may save or evaluate a model."""
+SETTLED_S = 10.0
+"""After such a silence it is seen whether a guarantee is violated for good: then it is not waited for the hang. A
+worker that has lost a call, or its ps, is back sooner (recovery of the reference trainer takes 6 s at most)."""
 MEASURE_S = 0.5
 """Between two looks at the size of the run folder."""
 SLOWER = 10
@@ -98,7 +103,7 @@ def execute(
             write_data(folder)
         run.start()
         run.watch()
-        manifest.status = "stalled" if run.stalled else "finished"
+        manifest.status = run.status
     except (KeyboardInterrupt, SystemExit):
         manifest.status = "interrupted"
         raise
@@ -191,7 +196,7 @@ class _Execution:
     manifest: Manifest
     notify: Notify
     server: Toxiproxy | None = None
-    stalled: bool = False
+    status: Literal["finished", "stalled", "decided"] = "finished"
     reasons: list[Reason] = field(default_factory=list)
     states: dict[Task, str] = field(default_factory=dict)
     records: Records = field(default_factory=Records)
@@ -201,6 +206,7 @@ class _Execution:
     launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
     killed: dict[Path, tuple[Task, int]] = field(default_factory=dict)  # records of tasks that faults have ended, sizes
     acked_before: int = 0  # when the clock of the rate was started
+    looked: float = -1.0  # when its record was judged last
     slowest_s: float = 0.0  # the longest silence since the first acknowledgement, without a fault
     logs: dict[Path, int] = field(default_factory=dict)  # how many bytes were cut out of each
     measured: float = 0.0  # when the run folder was last measured
@@ -342,7 +348,7 @@ class _Execution:
         killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
         if not self.scheduler.attempted and not killed:
             self._check_started()
-        ill = self.stalled or "failed" in self.states.values()
+        ill = self.status == "stalled" or "failed" in self.states.values()
         if ill and self.links is not None and (why := self.links.lost()):
             self.reasons.append(LinksLost(why))
             # for whoever judges it is a fault that was not healed, so nobody owes progress
@@ -369,19 +375,8 @@ class _Execution:
                     break  # and what is not healed by now never is
             if self.scheduler.lasting or self._comes_up():
                 healed = self.clock()
-            failed = any(state == "failed" for state in self.states.values())
-            patience = FAILED_PATIENCE_S if failed else self._patience()
             silent_s = 0.0 if self.scheduler.pending else self.clock() - max(moved, healed)
-            if silent_s > patience and self._all_closed():
-                if silent_s > AFTERWARDS * patience:
-                    open_ended = tuple(str(task) for task in self.layout.worker_tasks if self._runs(task))
-                    self.reasons.append(NoEnd(open_ended, silent_s))
-                    ask_for_stacks(self.folder, self.launcher, self.lives)
-                    return
-            elif silent_s > patience:
-                self.stalled = True
-                self.reasons.append(NoProgress(patience))
-                ask_for_stacks(self.folder, self.launcher, self.lives)
+            if self._given_up(silent_s, moved=moved):
                 return
         self._learn()
         self.manifest.times_s["trained"] = round(time.monotonic() - self.began, 3)
@@ -395,6 +390,46 @@ class _Execution:
         if late:
             self.reasons.append(NoEnd(tuple(late), patience))
             ask_for_stacks(self.folder, self.launcher, self.lives)
+
+    def _given_up(self, silent_s: float, *, moved: float) -> bool:
+        """Whether training has been silent for so long that the run ends; ``moved``: when it was not for the last time.
+
+        Such a run hangs, or its tasks do not end after training, or nothing that may come could change its verdict.
+        """
+        failed = any(state == "failed" for state in self.states.values())
+        patience = FAILED_PATIENCE_S if failed else self._patience()
+        if silent_s > patience and self._all_closed():
+            if silent_s <= AFTERWARDS * patience:
+                return False
+            open_ended = tuple(str(task) for task in self.layout.worker_tasks if self._runs(task))
+            self.reasons.append(NoEnd(open_ended, silent_s))
+        elif silent_s > patience:
+            self.status = "stalled"
+            self.reasons.append(NoProgress(patience))
+        else:
+            if failed or self.looked >= moved or silent_s <= max(SETTLED_S, SLOWER * self.slowest_s):
+                return False
+            self.looked = self.clock()
+            if guarantees := self._violated_for_good():
+                self.status = "decided"
+                self.reasons.append(Decided(silent_s, guarantees))
+            return bool(guarantees)
+        ask_for_stacks(self.folder, self.launcher, self.lives)
+        return True
+
+    def _violated_for_good(self) -> tuple[str, ...]:
+        """Guarantees that are violated whatever happens from now on, if that can be said of this plan.
+
+        Not of one with a fault that is still to come, a worker that may be dropped, a poisoned gradient, or a second
+        process, of which it is only known when it has ended that its record is not that of its task.
+        """
+        excused = self.layout.drop_after or not all(fault.outside for fault in self.plan.faults)
+        if excused or self.scheduler.timed or self.seconds:
+            return ()
+        try:
+            return violated_for_good(load_history(self.folder, self.manifest))
+        except PsconformError:
+            return ()  # of a record that cannot be read nothing is known; once the run is over, the error is told
 
     def _learn(self) -> None:
         """Which tasks have dialled which."""

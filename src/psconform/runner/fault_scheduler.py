@@ -149,6 +149,13 @@ class FaultScheduler:
         )
 
     @property
+    def timed(self) -> bool:
+        """A fault is still to come that waits for a time, so that it comes whatever the tasks do."""
+        return any(
+            one.state is State.WAITING and (one.again is not None or not one.fault.when.phase) for one in self._all
+        )
+
+    @property
     def starting(self) -> bool:
         """A task has ended, or is about to, and is to be started again."""
         return any(one.state in ACTIVE and one.injector.starts and one.fault.heals for one in self._all)
