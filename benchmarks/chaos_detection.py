@@ -119,13 +119,14 @@ def run_try(case: Case, *, session: Session, folder: Path, replays: int = REPLAY
 
 def replayed(folder: Path, *, session: Session, scratch: Path) -> bool:
     """Whether the verdict of a run comes back when its plan is run once more."""
-    return Fails(judge_folder(folder), session, scratch)(stored_plan(folder, out=scratch)).failed
+    plan = stored_plan(folder, out=scratch)
+    return Fails(judge_folder(folder), session, scratch, plan.patience_s)(plan).failed
 
 
 def shrunk(folder: Path, *, session: Session, scratch: Path) -> int:
     """How many faults are left of the plan of a run, as `psconform shrink` has it; all, if it fails too rarely."""
     plan = stored_plan(folder, out=scratch)
-    fails = Fails(judge_folder(folder), session, scratch)
+    fails = Fails(judge_folder(folder), session, scratch, plan.patience_s)
     first = as_it_was(plan, fails, k=2, n=None)
     return len((shrink(first, fails, k=2, n=None, tell=lambda _: None) if first.taken else plan).faults)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from psconform import cli_replay, judge
 from psconform.cli import app
@@ -87,6 +91,66 @@ def test_without_what_does_not_matter(plan):
     assert any(tried.taken for tried in told)
     assert any(not tried.taken for tried in told)
     assert len(told) < 40
+
+
+def six(tmp_path):
+    """Six faults, each of another task or link, and 100 steps."""
+    kills = [f"ps:{ps}@{step}" for ps, step in ((0, 12), (1, 62))]
+    stops = [f"worker:{worker}@{step}..{step + 4}" for worker, step in ((0, 20), (1, 40), (2, 70), (0, 85))]
+    return make_plan(Options(out=tmp_path / "run", layout="ps=2,worker=3", steps=100, kill=kills, stop=stops))
+
+
+@pytest.mark.parametrize("matters", range(6))
+def test_one_of_six_faults_is_found_in_few_tries(tmp_path, matters):
+    plan, told = six(tmp_path), []
+    one = plan.faults[matters]
+    smallest = shrunk(plan, lambda smaller: any(_like(one, fault) for fault in smaller.faults), tell=told.append)
+    assert len(smallest.faults) == 1
+    alone = next(number for number, tried in enumerate(told, 1) if tried.taken and len(tried.plan.faults) == 1)
+    assert alone <= 7
+    assert smallest.layout.ps == 1 or "ps" in one.of
+    assert smallest.workload.steps <= 6
+    assert len(told) <= 20
+    assert told[-1].left == 0
+    assert all(tried.left <= len(list(candidates(plan))) for tried in told)
+
+
+def _like(one, fault):
+    return (fault.kind, fault.of) == (one.kind, one.of)
+
+
+def test_what_was_dropped_for_this_very_plan_is_not_tried_again(plan):
+    told = []
+    shrunk(plan, lambda smaller: len(smaller.faults) >= 2, tell=told.append)
+    tried = [(each.what, repr(each.plan)) for each in told]
+    assert len(tried) == len(set(tried))
+
+
+@pytest.mark.parametrize(
+    ("silences_s", "patience_s"),
+    [
+        ((), 8.0),  # a call that is lost is waited for
+        ((0.1, 3.0, 0.1), 8.0),
+        ((0.1, 7.0), 14.0),  # it has gone on after such a silence
+        ((50.0,), 60.0),  # the plan's own
+    ],
+)
+def test_a_run_that_is_not_kept_hangs_sooner(plan, silences_s, patience_s):
+    at = (1e9 * np.cumsum([5.0, *silences_s])).astype(np.int64)
+    none = np.zeros(0, np.int64)
+    worker = SimpleNamespace(reads=SimpleNamespace(at=at), pushes=SimpleNamespace(at=none), acked_ns=none)
+    before = SimpleNamespace(history=SimpleNamespace(workers=(worker,)))
+    assert plan.patience_s == 60
+    assert replaying.short_patience(before, plan) == pytest.approx(patience_s)
+
+
+def test_runs_that_are_not_kept_have_that_patience(plan, tmp_path, monkeypatch):
+    ran = []
+    session = SimpleNamespace(run=lambda plan: (ran.append(plan.patience_s), plan.out.mkdir()))
+    judged = SimpleNamespace(exit_code=0, history=SimpleNamespace(missed=()))
+    monkeypatch.setattr(replaying, "judge_folder", lambda _: judged)
+    assert replaying.Fails(judged, session, tmp_path, 9.0)(plan).failed
+    assert ran == [9.0]
 
 
 def test_two_faults_that_only_matter_together(plan):
@@ -168,7 +232,7 @@ def test_only_what_training_did_not_get_to_is_idle(plan, tmp_path, monkeypatch, 
     session = SimpleNamespace(run=lambda plan: plan.out.mkdir())
     stop = plan.faults[2]
     assert f"{stop.kind} {stop}" == "stop worker:1@15+300ms"
-    assert replaying.Fails(judged, session, tmp_path)(plan) == Seen(True, frozenset({stop} if idle else ()))
+    assert replaying.Fails(judged, session, tmp_path, 9.0)(plan) == Seen(True, frozenset({stop} if idle else ()))
     assert not list(tmp_path.glob("0*")), "nobody needs the run any more"
 
 
@@ -182,7 +246,7 @@ def test_a_fault_that_training_does_not_get_to_is_idle(tmp_path):
     assert "R2" in run.violated, run.explain()
     stored = stored_plan(tmp_path / "run", out=tmp_path)
     with Session() as session:
-        found = replaying.Fails(judge_folder(tmp_path / "run"), session, tmp_path / "again")(stored)
+        found = replaying.Fails(judge_folder(tmp_path / "run"), session, tmp_path / "again", 60.0)(stored)
     (stop,) = (fault for fault in stored.faults if fault.kind == "stop")
     assert found == Seen(True, frozenset({stop}))
 
@@ -233,7 +297,12 @@ def test_what_cannot_be_run_is_not_taken_and_what_was_found_before_stays(plan):
 @pytest.fixture
 def shrinking(plan, tmp_path, monkeypatch):
     """``psconform shrink`` of a run that is not there: ``fails`` says of a plan whether it fails."""
-    before = SimpleNamespace(exit_code=1, names=lambda status: ["R6"])
+    before = SimpleNamespace(
+        exit_code=1,
+        names=lambda status: ["R6"],
+        history=SimpleNamespace(workers=()),
+        manifest=SimpleNamespace(status="finished"),
+    )
     fake = SimpleNamespace(fails=lambda plan: True, out=tmp_path / "small", before=before, runs=2)
     monkeypatch.setattr(cli_replay, "judge_folder", lambda _: before)
     monkeypatch.setattr(replaying, "stored_plan", lambda _, out: plan)
@@ -270,6 +339,55 @@ def test_smaller_plans_get_as_many_runs_as_the_plan_itself_takes(shrinking, caps
     assert "as it was: failed 3 of 5;" in said
     assert "smaller plans are to fail in 2 of 5 runs" in said
     assert shrinking.times == 5
+
+
+def test_what_hangs_with_less_patience_only_is_tried_again_with_that_of_the_plan(shrinking, capsys, monkeypatch):
+    """The run that is kept did not hang: so the plan is shrunk anew, and what is left fails as the stored run did."""
+    patience, kept = [], []
+
+    def fails(self, plan):
+        patience.append(self.patience_s)
+        return Seen(self.patience_s < 60 or any(fault.kind == "kill" for fault in plan.faults))
+
+    def last(plan, *_, times):
+        kept.append(len(plan.faults))
+        if len(kept) > 1:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(replaying.Fails, "__call__", fails)
+    monkeypatch.setattr(replaying, "run_until_it_fails", last)
+    with pytest.raises(KeyboardInterrupt):
+        shrinking.call()
+    assert sorted(patience) == patience
+    assert set(patience) == {8.0, 60.0}
+    assert kept == [0, 1]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a run that is not kept has --patience 8.0; the run that is kept has the 60 s of the plan" in said
+
+
+@pytest.mark.parametrize(("status", "runs"), [("stalled", [8.0, 60.0]), ("finished", [8.0])])
+def test_a_hang_that_does_not_come_back_is_tried_with_the_patience_of_the_plan(shrinking, monkeypatch, status, runs):
+    patience = []
+    shrinking.before.manifest.status = status
+    monkeypatch.setattr(replaying.Fails, "__call__", lambda self, _: patience.append(self.patience_s) or Seen(False))
+    with pytest.raises(BadInput, match="too rarely to be shrunk"):
+        shrinking.call()
+    assert patience == runs
+
+
+@pytest.mark.parametrize(
+    ("left", "ends"), [(4, "; at most 4 left to try, about 2 min"), (2, "; at most 2 left to try, about 60 s"), (0, "")]
+)
+def test_how_much_longer_it_takes_is_said(plan, left, ends):
+    """After two tries in a minute; on a terminal beside the run that goes on, too."""
+    out, shown = io.StringIO(), []
+    console, status = Console(file=out, soft_wrap=True), SimpleNamespace(update=shown.append)
+    show = cli_replay._Show(console, status, plan, tries=1, began=time.monotonic() - 60)
+    show.tell(Try("without stop worker:1", plan, 0, 2, False, left=left))
+    assert out.getvalue() == f"without stop worker:1: failed 0 of 2; does not{ends}\n"
+    show.runs(7, plan)
+    assert shown == [f"run 7: 3 faults on ps=2,worker=3, 60 steps{ends}"]
 
 
 def test_ctrl_c_keeps_the_smallest_plan_so_far(shrinking, capsys):

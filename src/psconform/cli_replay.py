@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from dataclasses import replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.status import Status as ConsoleStatus
 
 from .errors import BadInput, PsconformError
 from .launchers.local import scratch_folder
@@ -81,35 +84,13 @@ def shrink(
         f"shrinking {_size(plan)}, which violates {violated}; it is run as it was until "
         f"it has failed {failures} times, up to {up_to} times"
     )
-    with (
-        Session() as session,
-        scratch_folder() as scratch,
-        console.status("") as status,
-    ):
-        fails = replaying.Fails(before, session, scratch)
-        smallest, failed = plan, False
-
-        def run(tried: Plan) -> replaying.Seen:
-            status.update(f"run {fails.runs + 1}: {_size(tried)}")
-            return fails(tried)
-
-        def tell(tried: Try) -> None:
-            nonlocal smallest
-            smallest = tried.plan if tried.taken else smallest
-            word = f"still fails, {_size(tried.plan)}" if tried.taken else "does not"
-            word = f"cannot be run: {tried.error}" if tried.error else word
-            console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}")
-
+    with Session() as session, scratch_folder() as scratch, console.status("") as status:
+        show = _Show(console, status, plan)
+        fails = replaying.Fails(before, session, scratch, replaying.short_patience(before, plan))
         try:
-            first = as_it_was(plan, run, k=failing, n=runs)
-            tell(first)
-            if first.taken:
-                each = runs or first.runs
-                console.print(f"smaller plans are to fail in {failing} of {each} runs")
-                shrink_plan(first, run, k=failing, n=each, tell=tell)
-                failed = replaying.run_until_it_fails(replace(smallest, out=kept), before, session, times=each)
+            first, failed = _search(plan, fails, show, kept=kept, k=failing, n=runs)
         except (KeyboardInterrupt, PsconformError, OSError):  # whatever happens, what has been found is not lost
-            console.print(f"so far: {_size(smallest)}\n{replaying.keep(smallest, kept)}")
+            console.print(f"so far: {_size(show.smallest)}\n{replaying.keep(show.smallest, kept)}")
             raise
         if not first.taken:
             problem = f"failed again in {first.failed} of {first.runs} runs, which is too rarely to be shrunk"
@@ -122,9 +103,81 @@ def shrink(
     result = Run(judged)
     print_run(result.as_dict(), result.text(), as_json=as_json)
     if not as_json:
-        doubt = "" if failed else f"; it did not fail in the last {each} runs, of which this is one"
-        sys.stdout.write(f"shrunk to {_size(smallest)} in {fails.runs} runs{doubt}\n")
+        doubt = "" if failed else f"; it did not fail in the last {runs or first.runs} runs, of which this is one"
+        sys.stdout.write(f"shrunk to {_size(show.smallest)} in {fails.runs} runs{doubt}\n")
     raise typer.Exit(judged.exit_code)
+
+
+@dataclass
+class _Show:
+    """Shows a search for a smaller plan: each try, and how much longer it takes at most."""
+
+    console: Console
+    status: ConsoleStatus
+    smallest: Plan
+    tries: int = 0
+    rest: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def begins(self, patience_s: float, plan: Plan) -> None:
+        """All is tried with this patience."""
+        self.smallest = plan
+        if patience_s < plan.patience_s:
+            kept = f"the run that is kept has the {plan.patience_s:g} s of the plan"
+            self.console.print(f"a run that is not kept has --patience {patience_s:.1f}; {kept}")
+
+    def runs(self, number: int, plan: Plan) -> None:
+        """A run begins."""
+        self.status.update(f"run {number}: {_size(plan)}{self.rest}")
+
+    def tell(self, tried: Try) -> None:
+        """A plan has been tried."""
+        self.tries += 1
+        self.smallest = tried.plan if tried.taken else self.smallest
+        word = f"still fails, {_size(tried.plan)}" if tried.taken else "does not"
+        word = f"cannot be run: {tried.error}" if tried.error else word
+        rest_s = tried.left * (time.monotonic() - self.began) / self.tries
+        self.rest = f"; at most {tried.left} left to try, about {_spoken(rest_s)}" if tried.left else ""
+        self.console.print(f"{tried.what}: failed {tried.failed} of {tried.runs}; {word}{self.rest}")
+
+    def last(self, plan: Plan) -> None:
+        """The smallest plan is run once more, to be kept."""
+        self.rest = ""
+        self.console.print(f"all is tried; now the run that is kept, with --patience {plan.patience_s:g}")
+
+
+def _spoken(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _search(plan: Plan, fails: replaying.Fails, show: _Show, *, kept: Path, k: int, n: int | None) -> tuple[Try, bool]:
+    """The plan as it was, and whether the smallest one that was found failed in the run that is kept.
+
+    If that hangs no more with the patience of the plan, or the plan itself failed too rarely without it, all is tried
+    once more with it.
+    """
+
+    def run(tried: Plan) -> replaying.Seen:
+        show.runs(fails.runs + 1, tried)
+        return fails(tried)
+
+    hung = fails.before.manifest.status == "stalled"
+    while True:
+        short = fails.patience_s < plan.patience_s
+        show.begins(fails.patience_s, plan)
+        first = as_it_was(plan, run, k=k, n=n)
+        show.tell(first)
+        failed = False
+        if first.taken:
+            show.console.print(f"smaller plans are to fail in {k} of {n or first.runs} runs")
+            shrink_plan(first, run, k=k, n=n, tell=show.tell)
+            show.last(plan)
+            smallest = replace(show.smallest, out=kept)
+            failed = replaying.run_until_it_fails(smallest, fails.before, fails.session, times=n or first.runs)
+        if failed or not short or not (first.taken or hung):
+            return first, failed
+        shutil.rmtree(kept, ignore_errors=True)
+        fails.patience_s = plan.patience_s
 
 
 def _check_numbers(runs: int | None, failing: int) -> None:

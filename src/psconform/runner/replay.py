@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ..errors import BadInput
 from ..faults.fault import Fault
@@ -137,6 +138,10 @@ def _with(plan: Plan, faults: tuple[Fault, ...]) -> Plan:
     return dataclasses.replace(plan, faults=faults)
 
 
+LEAST_PATIENCE_S = 8.0
+"""A call that is lost is given up after 5 s, and its worker is back within 6."""
+
+
 @dataclass(frozen=True)
 class Replay:
     """A stored run, and what came of it when it was run again."""
@@ -174,22 +179,34 @@ class Seen:
 
 @dataclass
 class Fails:
-    """Runs a plan once, in a scratch folder, and says whether it fails as a stored run did. ``runs`` counts."""
+    """Runs a plan once, in a scratch folder, and says whether it fails as a stored run did. ``runs`` counts.
+
+    ``patience_s``: for these runs; a hang takes no longer then. Whether it is one, the plan's own patience tells.
+    """
 
     before: Judged
     session: Session
     scratch: Path
+    patience_s: float
     runs: int = 0
 
     def __call__(self, plan: Plan) -> Seen:
         """It fails if one of the same guarantees is violated."""
         self.runs += 1
         folder = self.scratch / f"{self.runs:04}"
-        self.session.run(dataclasses.replace(plan, out=folder))
+        self.session.run(dataclasses.replace(plan, out=folder, patience_s=self.patience_s))
         judged = judge_folder(folder)
         shutil.rmtree(folder)
         failed = same_verdict(self.before, judged)
         return Seen(failed, frozenset(fault for fault in plan.faults if _idle(fault, judged)))
+
+
+def short_patience(before: Judged, plan: Plan) -> float:
+    """Twice the longest silence of the stored run after which it went on: a longer one is most likely a hang."""
+    workers = before.history.workers
+    times = [of for worker in workers for of in (worker.reads.at, worker.pushes.at, worker.acked_ns)]
+    silences = np.diff(np.sort(np.concatenate(times))) if times else np.zeros(0)
+    return min(plan.patience_s, max(LEAST_PATIENCE_S, 2 * float(silences.max(initial=0.0)) / 1e9))
 
 
 def _idle(fault: Fault, judged: Judged) -> bool:

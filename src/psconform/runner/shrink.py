@@ -1,10 +1,11 @@
 """A failing plan made smaller: fewer faults, tasks and steps, as long as it still fails in k of n runs.
 
 The reduction is greedy, as in delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
-Input, 2002): what is tried first are the faults that struck in none of the failing runs, all at once, and then what
-makes a plan easiest to read. Each smaller plan is run, for a race may need several tries to show; it is dropped as soon
-as it cannot come to k failures any more. The search ends when all smaller plans of the one that is left have been
-tried, and dropped.
+Input, 2002): what leaves out most is tried first. Those are the faults that struck in none of the failing runs, the
+second half of the steps with the faults in it, each half of the faults, and then one fault after the other, for most
+often one is enough. Fewer steps come next: all runs after it are shorter. Each smaller plan is run, for a race may need
+several tries to show; it is dropped as soon as it cannot come to k failures any more. The search ends when all smaller
+plans of the one that is left have been tried, and dropped.
 
 A plan that fails in two of five runs would rarely be taken if two of three were asked of it, nor would a smaller one
 that fails as often. So n is, where nobody has said it, how many runs the plan itself took for k + 1 failures.
@@ -13,7 +14,7 @@ that fails as often. So n is, where nobody has said it, how many runs the plan i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ from .plan import Plan
 from .replay import Seen, changed
 
 LEAST_STEPS = 2
+AFTERWARDS = 3
+"""Steps after the last fault, in which it can show."""
+FAR = 8
+"""By this factor the faults are moved to the beginning at once, before it is tried by two."""
 AS_IT_WAS = "as it was"
 PER_FAILURE = 4
 """A plan that fails in fewer than one of so many runs is not shrunk, unless more runs are asked for."""
@@ -36,6 +41,7 @@ class Try:
         taken: it failed often enough.
         error: why it could not be run.
         idle: faults that struck in none of the runs that failed.
+        left: so many smaller plans of the smallest so far are still to be tried, at most.
     """
 
     what: str
@@ -45,6 +51,7 @@ class Try:
     taken: bool
     error: str = ""
     idle: frozenset[Fault] = frozenset()
+    left: int = 0
 
 
 Runs = Callable[[Plan], Seen]
@@ -72,24 +79,23 @@ def shrink(first: Try, runs: Runs, *, k: int, n: int | None, tell: Callable[[Try
         n: runs must fail; None: of as many as ``first`` took.
         tell: is called with everything that was tried.
     """
-    plan, idle, n = first.plan, first.idle, n or first.runs
-    rejected: set[str] = set()
-    larger = False  # some of them in a larger plan than this one
-    while True:
-        for what, smaller in candidates(plan, idle):
-            if what in rejected:
-                continue
-            found = _attempt(what, smaller, runs, k=k, n=n)
-            tell(found)
-            if found.taken:
-                plan, idle, larger = smaller, found.idle, bool(rejected)
-                break
-            rejected.add(what)
+    plan, n = first.plan, n or first.runs
+    todo = list(candidates(plan, first.idle))
+    before: set[str] = set()  # dropped for a larger plan than this one
+    here: set[str] = set()  # and for this one
+    while todo:
+        what, smaller = todo.pop(0)
+        found = _attempt(what, smaller, runs, k=k, n=n)
+        if found.taken:
+            plan, before, here = smaller, before | here, set()
+            todo = [pair for pair in candidates(plan, found.idle) if pair[0] not in before]
         else:
-            if not larger:
-                return plan
-            # what mattered in a larger plan, or seemed to by chance, need not in this one
-            rejected, larger = set(), False
+            here.add(what)
+        if not todo:  # what mattered in a larger plan, or seemed to by chance, need not in this one
+            todo = [pair for pair in candidates(plan) if pair[0] in before - here]
+            before = set()
+        tell(dataclasses.replace(found, left=len(todo)))
+    return plan
 
 
 def attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
@@ -122,26 +128,52 @@ def _attempt(what: str, plan: Plan, runs: Runs, *, k: int, n: int) -> Try:
 def candidates(plan: Plan, idle: Set[Fault] = frozenset()) -> Iterator[tuple[str, Plan]]:
     """Plans one step smaller that can be run, the most telling first; ``idle``: faults that never struck."""
     layout, steps, faults = plan.layout, plan.workload.steps, plan.faults
-    names = _names(faults)
-    if len(idle) > 1:
-        named = ", ".join(name for name, fault in zip(names, faults, strict=True) if fault in idle)
-        rest = tuple(fault for fault in faults if fault not in idle)
-        yield from _possible(f"without what never struck ({named})", plan, faults=rest)
-    for number in sorted(range(len(faults)), key=lambda number: faults[number] not in idle):
-        rest = (*faults[:number], *faults[number + 1 :])
-        yield from _possible(f"without {names[number]}", plan, faults=rest)
+    yield from _fewer_faults(plan, idle)
+    last = _last_step(faults)
+    sooner = tuple(_earlier(fault, FAR) for fault in faults)
+    soon = _last_step(sooner)
+    if layout.ps > 1 and layout.workers > 2:
+        for fewer in (soon + AFTERWARDS, last + AFTERWARDS):  # a defect may need more steps
+            what = f"{fewer} steps on ps=1,worker=2 with faults up to step {soon}"
+            small = {"steps": fewer, "ps": 1, "workers": 2}
+            if found := list(_possible(what, plan, faults=sooner, **small) if fewer < steps else ()):
+                yield from found
+                break
+    for fewer in dict.fromkeys((last + AFTERWARDS, steps // 2, steps * 3 // 4)):
+        if LEAST_STEPS <= fewer < steps:
+            yield from _possible(f"{fewer} steps", plan, steps=fewer)
+    for moved in dict.fromkeys((sooner, tuple(_earlier(fault, 2) for fault in faults))):
+        if moved != faults:
+            yield from _possible(f"faults up to step {_last_step(moved)}", plan, faults=moved)
     for ps in dict.fromkeys((1, layout.ps - 1)):
         if 0 < ps < layout.ps:
             yield from _possible(f"on ps={ps},worker={layout.workers}", plan, ps=ps)
     for workers in dict.fromkeys((1, 2, layout.workers - 1)):
         if 0 < workers < layout.workers:
             yield from _possible(f"on ps={layout.ps},worker={workers}", plan, workers=workers)
-    for fewer in dict.fromkeys((_last_step(faults) + 3, steps // 2, steps * 3 // 4)):
-        if LEAST_STEPS <= fewer < steps:
-            yield from _possible(f"{fewer} steps", plan, steps=fewer)
-    half = tuple(_earlier(fault) for fault in faults)
-    if half != faults:
-        yield from _possible(f"faults up to step {_last_step(half)}", plan, faults=half)
+
+
+def _fewer_faults(plan: Plan, idle: Set[Fault]) -> Iterator[tuple[str, Plan]]:
+    """Without what never struck, the later ones, a half or a quarter of them, or one."""
+    names, faults, half = _names(plan.faults), plan.faults, plan.workload.steps // 2
+
+    def without(numbers: Collection[int], *, how: str = "", steps: int = 0) -> Iterator[tuple[str, Plan]]:
+        what = ", ".join(names[number] for number in numbers)
+        rest = tuple(fault for number, fault in enumerate(faults) if number not in numbers)
+        yield from _possible(how.format(what) if how else f"without {what}", plan, steps=steps, faults=rest)
+
+    never = [number for number, fault in enumerate(faults) if fault in idle]
+    if never:
+        yield from without(never, how="without what never struck ({})" if len(never) > 1 else "")
+    late = [number for number, fault in enumerate(faults) if _last_step((fault,)) >= half]
+    if 0 < len(late) < len(faults) and half >= LEAST_STEPS:
+        yield from without(late, how=f"{half} steps, without {{}}", steps=half)
+    for size in dict.fromkeys((len(faults) // 2, len(faults) // 4)):
+        for first in range(0, len(faults), size) if size > 1 else ():
+            yield from without(range(first, min(first + size, len(faults))))
+    for number in range(len(faults)):
+        if [number] != never:
+            yield from without([number])
 
 
 def _names(faults: tuple[Fault, ...]) -> list[str]:
@@ -175,11 +207,11 @@ def _last_step(faults: tuple[Fault, ...]) -> int:
     )
 
 
-def _earlier(fault: Fault) -> Fault:
-    """At half its step, and as long."""
+def _earlier(fault: Fault, divisor: int) -> Fault:
+    """At this part of its step, and as long."""
     if fault.when.step is None:
         return fault
-    by = fault.when.step - fault.when.step // 2
+    by = fault.when.step - fault.when.step // divisor
     until = fault.until
     if until is not None and until.step is not None:
         until = dataclasses.replace(until, step=until.step - by)
