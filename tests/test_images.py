@@ -36,6 +36,18 @@ def test_what_is_pinned_is_what_psconform_asks_for(name):
     assert "pyroute2" in given
 
 
+@pytest.mark.parametrize(
+    ("step", "elapsed_s", "rest"),
+    [
+        ("Step 1/9 : FROM base", 2.0, ""),
+        ("Step 4/9 : RUN pip install", 30.0, " (about 60 s left)"),
+        ("Step 9/9 : LABEL x", 80.0, " (about 10 s left)"),
+    ],
+)
+def test_a_build_says_how_long_it_still_takes(step, elapsed_s, rest):
+    assert images._rest(step, elapsed_s) == rest
+
+
 @pytest.mark.engine
 def test_the_stamp_covers_all_code_that_runs_in_the_image():
     code = (

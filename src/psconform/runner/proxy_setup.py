@@ -12,7 +12,7 @@ from ..errors import PsconformError
 from ..faults.pod_network import Ask, InPods
 from ..faults.proxies import Links, Sent
 from ..faults.toxiproxy import Toxiproxy
-from ..faults.toxiproxy_install import need
+from ..faults.toxiproxy_install import Say, need
 from ..history.manifest import Manifest
 from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Launcher
@@ -24,13 +24,15 @@ SERVER = Task("toxiproxy", 0)
 READY_S = 10.0
 
 
-def serve(launcher: LocalLauncher, *, log: Path) -> Toxiproxy:
+def serve(launcher: LocalLauncher, *, log: Path, say: Say = lambda _: None) -> Toxiproxy:
     """A Toxiproxy that answers, set up if need be. As a task of the launcher it dies with psconform, however that dies.
+
+    ``say`` is told how long it takes to set it up.
 
     Raises:
         PsconformError: there is none, or it does not answer; says how to get one, or what it said last.
     """
-    found = need()
+    found = need(say)
     if found.url:
         return Toxiproxy(found.url)
     host, _, port = launcher.address(None, SERVER).rpartition(":")

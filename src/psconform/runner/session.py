@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -70,8 +70,10 @@ class Session:
             self._launchers[key] = launchers()[plan.launcher](key[1])
         return self._launchers[key]
 
-    def server(self) -> Toxiproxy:
+    def server(self, say: Callable[[str], None] = lambda _: None) -> Toxiproxy:
         """A Toxiproxy, set up if need be, started when first asked for; it has a keeper of its own.
+
+        ``say`` is told how long it takes to set it up.
 
         Raises:
             PsconformError: there is none; says how to get one.
@@ -81,7 +83,7 @@ class Session:
         if self._server is None:
             launcher = LocalLauncher(preload=None)
             try:
-                self._server = launcher, serve(launcher, log=launcher.temporary / "toxiproxy.log")
+                self._server = launcher, serve(launcher, log=launcher.temporary / "toxiproxy.log", say=say)
             except BaseException:
                 launcher.close()
                 raise
@@ -113,7 +115,7 @@ class Session:
                 tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
                 said = tuple(fault.words for fault in idle)
                 notify(Progress(tasks, 0, plan.updates, None, unused=said, undialled=undialled))
-            server = self._server_for(plan)
+            server = self._server_for(plan, notify)
             try:
                 for beside in _beside(plan):
                     self._execute(beside, launcher, notify=_told(notify, "comparison"))
@@ -129,9 +131,12 @@ class Session:
             manifest.write(plan.out)
             return manifest
 
-    def _server_for(self, plan: Plan) -> Toxiproxy | None:
+    def _server_for(self, plan: Plan, notify: Notify) -> Toxiproxy | None:
         """What a plan of local processes needs for its proxies; containers have one of their own."""
-        return self.server() if plan.containers is None and plan.proxied else None
+        if plan.containers is not None or not plan.proxied:
+            return None
+        tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
+        return self.server(lambda what: notify(Progress(tasks, 0, plan.updates, None, what=what)))
 
     def _execute(self, plan: Plan, launcher: Launcher, **more: Any) -> Manifest:
         self.clusters[plan.target.name] += 1
@@ -168,7 +173,7 @@ class Session:
         )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         calm = _calm(plan, out=folder, layout=layout, workload=workload, learns=plan.proxied)
-        server = self._server_for(calm)
+        server = self._server_for(calm, notify)
         launcher.scratch(folder)
         try:
             manifest = self._execute(calm, launcher, server=server, notify=notify)
@@ -218,7 +223,7 @@ def need_machine(plan: Plan) -> None:
 
 def _told(notify: Notify, what: str) -> Notify:
     """Progress of another run than that which was asked for."""
-    return lambda progress: notify(replace(progress, what=what))
+    return lambda progress: notify(replace(progress, what=", ".join(filter(None, (what, progress.what)))))
 
 
 def _unit(plan: Plan, known: _Calibrated | None) -> float:
