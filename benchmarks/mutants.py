@@ -58,7 +58,7 @@ COMPLETION = {
     "src/psconform/checks/liveness.py": (
         "WENT_ON GANG completes _in_full no_hang _after_healing _by_an_error _unrelated _concerns _names_error JUST_NS"
     ),
-    "src/psconform/checks/registry.py": "judge_history _judge _guarded _untrained _doubt",
+    "src/psconform/checks/registry.py": "judge_history violated_for_good _judge _guarded _untrained _doubt",
     "src/psconform/history/build.py": "_last_words _faults _gaps _due _silent _stops _covered _ends",
     "src/psconform/history/model.py": (
         "incomplete failed cut no_final disturbed injected struck straight lost sent_once lasting rollbacks astray left"
@@ -68,10 +68,11 @@ COMPLETION = {
     "src/psconform/history/slips.py": "lost_sends slips_of Slipped",
     "src/psconform/runner/calibrate.py": "finished _but_for_one",
     "src/psconform/runner/execute.py": (
-        "execute watch _follow _check_started _all_closed _patience end _note _cause _grown _comes_up _oom_kills"
+        "execute watch _follow _given_up _violated_for_good _check_started _all_closed _patience end _note _cause "
+        "_grown _comes_up _oom_kills"
     ),
     "src/psconform/runner/fault_scheduler.py": (
-        "pending attempted lasting starting killed reported _reacted went_on returns record_attempts missing"
+        "pending attempted lasting timed starting killed reported _reacted went_on returns record_attempts missing"
     ),
     "src/psconform/runner/verdicts.py": "exit_code coverage _plain",
     "src/psconform/verdict.py": "Coverage exit_code",

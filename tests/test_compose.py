@@ -229,7 +229,7 @@ def test_a_folder_of_this_machine_is_not_there(file, tmp_path):
 
 def test_without_compose_it_is_said_how_to_get_one(file, program):
     program.unlink()
-    with pytest.raises(PsconformError, match="compose: not installed, .* fix: .*apt-get install -y docker-compose"):
+    with pytest.raises(PsconformError, match=r"compose: not installed, .* fix: .*apt-get install -y docker-compose"):
         find_target(f"compose:{file()}")
 
 

@@ -387,3 +387,21 @@ def test_answers_are_not_held_back_for_longer_than_anybody_waits_for_one(monkeyp
     assert answers.held is (one.state is State.INJECTED)  # a kill is to be seen first
     if one.state is State.FAILED:
         assert sentences(scheduler) == [f"fault {fault.words} was not observed: the push was not sent within 0 s"]
+
+
+@pytest.mark.parametrize(("when", "timed"), [("5", False), ("after-push:5", False), ("60s", True)])
+def test_what_waits_for_a_time_comes_whatever_tasks_do(launcher, tmp_path, when, timed):
+    kill = [f"{VICTIM}@{when}"]
+    (fault,) = parse_faults(kill=kill, restart_after="1s", layout=Layout(ps=1, workers=2), steps=20)
+    log = EventLog(tmp_path / "psconform-0.jsonl", run="run", task="psconform:0", incarnation=0)
+    with Control() as control:
+        injectors = {fault: injector_of(fault, processes=launcher)}
+        scheduler = FaultScheduler(injectors, control, log, restart=lambda _: None)
+        scheduler.tick(heard_s=0.0)
+        assert scheduler.timed is timed
+        (one,) = scheduler._all
+        one.again = time.monotonic() + LONG_S  # as of a crash loop: it was there once
+        assert scheduler.timed
+        one.state = State.FAILED
+        assert not scheduler.timed
+    log.close()

@@ -121,3 +121,17 @@ def test_a_process_that_is_started_again_may_take_its_time_to_come_up(judge, tmp
         target, layout="ps=1,worker=1", update="async", steps=9, kill="worker:0@4", restart_after="0s", patience_s=1.0
     )
     assert run.as_dict()["status"] == ("finished" if slow == "probe = Probe" else "stalled"), run.explain()
+
+
+def test_a_hang_after_a_violation_is_not_waited_for(judge, tmp_path):
+    """The ps loses every gradient of step 3, and worker:1 hangs some steps later."""
+    target = _target(tmp_path, HANGS)
+    text = target.read_text(encoding="utf-8")
+    target.write_text(text.replace('"--reduction={reduction}"]\nready', '"--reduction={reduction}", "--drop"]\nready'))
+    run = judge(target, update="sync", steps=20, stop="worker:1@5..9")
+    assert (run.exit_code, run.violated) == (1, ("S1",)), run.explain()
+    assert run.verdicts["L1"].status == "not judged"
+    assert "ended after 10 s without progress: S1 was already violated" in run.explain()
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    assert manifest["status"] == "decided"
+    assert manifest["times_s"]["ended"] < 40, "60 s is the patience"
