@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ LABEL = "psconform"
 """What the labels of all that psconform makes begin with."""
 OWNER_LABEL, RUN_LABEL, TASK_LABEL = f"{LABEL}.owner", f"{LABEL}.run", f"{LABEL}.task"
 START = as_root("service docker restart")
+JOIN = as_root('usermod -aG docker "$(id -un)" && newgrp docker')
 CALL_S = 60
 GLANCE_S = 2
 """As long as lists wait for an engine, which may be stopped."""
@@ -52,8 +52,7 @@ def engine(*, answers_s: int = CALL_S) -> Any:
         client.timeout = CALL_S
         return client
     except docker.errors.DockerException as error:
-        join = as_root(f"usermod -aG docker {getpass.getuser()} && newgrp docker")
-        command = START if os.access(path, os.W_OK) else join
+        command = START if os.access(path, os.W_OK) else JOIN
         raise Missing(DOCKER, f"no Docker engine answers at {path} ({_words(error)})", command) from None
 
 
