@@ -60,7 +60,7 @@ def test_an_incomplete_record_is_told_once(tmp_path):
     text = explain(judged)
     gap = judged.history.gaps[0]
     assert text.count(gap) == 1
-    assert text.count("incomplete: see below") == len(judged.names("unknown"))
+    assert f"  unknown for that reason: {', '.join(judged.names('unknown'))}\n" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

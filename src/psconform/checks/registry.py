@@ -224,7 +224,7 @@ def _doubt(check: Check, history: History) -> str:
         return history.incomplete
     few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]
     if few:
-        return f"too few reads: {', '.join(few)} made less than {check.reads}"
+        return f"too few reads: {', '.join(few)} made less than {check.reads} (probe.read comes before each probe.push)"
     silent = [str(worker) for worker in history.workers if not len(worker.acked) and not _all_late(history, worker)]
     if check.acked and silent:
         return f"no gradient of {', '.join(silent)} was acknowledged as ok: does the trainer call probe.ack?"

@@ -129,7 +129,7 @@ def local_steps(history: History) -> Verdict:
         return violated(lines)
     for worker in history.workers:
         for step in worker.blind[:1]:
-            return unknown(f"{worker} took step {step} without a read of it: who knows what it had")
+            return unknown(f"{worker} took step {step} without a read of it (probe.read), so what it had is not known")
     if any(not worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
     exchanges = -(-history.steps // history.layout.local_steps)

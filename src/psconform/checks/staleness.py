@@ -227,7 +227,9 @@ def bounded_staleness(history: History) -> Verdict:
         return violated(lines)
     for worker in history.workers:
         for step in worker.blind[:1]:
-            return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
+            return unknown(
+                f"{worker} pushed step {step} without a read of it (probe.read), so what it had seen is not known"
+            )
     most = max((_ahead(worker) for worker in history.workers), default=0)
     return valid(f"at most {most} steps apart, {bound} allowed", apart=most)
 

@@ -65,7 +65,9 @@ def barrier(history: History) -> Verdict:
         return violated(lines)
     for worker in history.workers:
         for step in worker.blind[:1]:
-            return unknown(f"{worker} pushed step {step} without a read of it: who knows what it had seen")
+            return unknown(
+                f"{worker} pushed step {step} without a read of it (probe.read), so what it had seen is not known"
+            )
     return valid(counted(sum(len(w.reads) for w in history.workers), "read"))
 
 

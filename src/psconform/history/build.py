@@ -336,7 +336,7 @@ def _gaps(history: History, manifest: Manifest, own: EventFile | None) -> list[s
         if (pushed := len(worker.pushes)) < (due := _due(history, worker)):
             lacks.append(f"it pushed {pushed} of {due} gradients")
         if not worker.reads.final.any() and not left:
-            lacks.append("it made no final read after every worker was done")
+            lacks.append("it made no final read after every worker was done (probe.read with final=True)")
         if lacks:
             gaps.append(f"{task}: {', '.join(lacks)}")
     return list(dict.fromkeys(gaps))

@@ -24,7 +24,10 @@ COSTS = {
     Slip.NO_ACK: (Cost.NOTHING, "push without an acknowledgement"),  # it counts as unknown
     Slip.FINAL_BEFORE_DONE: (Cost.NOTHING, "final read before wait_for_all, not taken for one"),  # the lack is a gap
     Slip.ACK_CHANGED: (Cost.PART, "second acknowledgement, other than the first"),  # one of them is wrong
-    Slip.ACK_WITHOUT_PUSH: (Cost.SENT, "acknowledgement of what was never pushed"),  # or the push was not recorded
+    Slip.ACK_WITHOUT_PUSH: (
+        Cost.SENT,
+        "acknowledgement of what was never pushed (probe.push comes first)",
+    ),  # or the push was not recorded
     Slip.ACK_AFTER_DONE: (Cost.SENT, "acknowledgement after wait_for_all"),  # the push stays unknown
     Slip.NO_OUTCOME: (Cost.SENT, "acknowledgement with an unknown outcome"),
     Slip.PUSH_AFTER_DONE: (Cost.SENT, "push after wait_for_all"),  # the final reads may not show it

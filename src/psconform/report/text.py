@@ -44,9 +44,11 @@ def table(judged: Judged, *, verbose: bool = False) -> Text:
     for missed in judged.history.missed:
         text.append(f"  {printable(missed)}\n", style="yellow")
     for status in SHOWN:
+        if status == "unknown":
+            _gaps(text, judged)
         for verdict in judged.verdicts:
-            if verdict.status == status:
-                _row(text, verdict, incomplete=judged.history.incomplete)
+            if verdict.status == status and not _of_gaps(verdict, judged):
+                _row(text, verdict)
     _not_judged(text, judged, verbose=verbose)
     _steps(text, judged.timing)
     _training(text, judged.curves)
@@ -58,10 +60,6 @@ def table(judged: Judged, *, verbose: bool = False) -> Text:
     stops |= {str(endless): str(endless) for endless in judged.history.endless}
     if untold := [stop for stop, begins in stops.items() if not any(line.startswith(begins) for line in shown)]:
         text.append("\n" + "".join(f"  {printable(stop)}\n" for stop in untold), style="yellow")
-    if judged.history.gaps:
-        text.append("\nthe record is incomplete, so nothing can be called valid:\n", style="yellow")
-        for gap in judged.history.gaps:
-            text.append(f"  {printable(gap)}\n")
     slips = (str(slip) for slip in judged.history.slips if slip.cost is Cost.NOTHING)
     for note in (*judged.history.notes, *slips):
         text.append(f"\nnote: {printable(note)}\n", style="yellow")
@@ -113,10 +111,26 @@ def _breaks(line: str, width: int, margin: int) -> list[int]:
     return breaks
 
 
-def _row(text: Text, verdict: Verdict, *, incomplete: str) -> None:
+def _of_gaps(verdict: Verdict, judged: Judged) -> bool:
+    """It is unknown because the record is incomplete."""
+    return verdict.status == "unknown" and bool(judged.history.gaps) and verdict.reason == judged.history.incomplete
+
+
+def _gaps(text: Text, judged: Judged) -> None:
+    """What the record lacks, and which guarantees are unknown because of that."""
+    if not judged.history.gaps:
+        return
+    text.append("  the record is incomplete, so nothing can be called valid:\n", style=STYLES["unknown"])
+    for gap in judged.history.gaps:
+        text.append(f"      {printable(gap)}\n")
+    if names := [verdict.guarantee for verdict in judged.verdicts if _of_gaps(verdict, judged)]:
+        text.append(f"  unknown for that reason: {', '.join(names)}\n", style=STYLES["unknown"])
+
+
+def _row(text: Text, verdict: Verdict) -> None:
     text.append(printable(f"  {verdict.guarantee:<3} {verdict.title:<21} "))
     text.append(f"{verdict.status:<9} ", style=STYLES[verdict.status])
-    reason = "incomplete: see below" if incomplete and verdict.reason == incomplete else verdict.reason
+    reason = verdict.reason
     said = f"{verdict.claimed:<13} {reason}" if reason not in ("", verdict.claimed) else verdict.claimed
     text.append(printable(said) + "\n", style="dim" if verdict.status != "unknown" else "")
     for line in verdict.witness:

@@ -148,7 +148,10 @@ class Target:
     def _claimed(self, layout: Layout) -> Claims:
         if layout.update not in self.claims:
             valid = [update for update in UPDATES if update in self.claims]
-            raise BadInput("--update", f"target {self.name} has no such mode", value=layout.update, choices=valid)
+            hint = f"A table [claims.{layout.update}] in the target file says that it has"
+            raise BadInput(
+                "--update", f"target {self.name} has no such mode", value=layout.update, choices=valid, hint=hint
+            )
         exchange = "all-reduce" if layout.all_reduce else "ps"
         if exchange not in self.exchanges:
             hint = "All-reduce is ps=0" if layout.all_reduce else "It has no job ps: write ps=0"
