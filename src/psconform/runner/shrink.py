@@ -92,7 +92,7 @@ def shrink(first: Try, runs: Runs, *, k: int, n: int | None, tell: Callable[[Try
         else:
             here.add(what)
         if not todo:  # what mattered in a larger plan, or seemed to by chance, need not in this one
-            todo = [pair for pair in candidates(plan) if pair[0] in before - here]
+            todo = [pair for pair in candidates(plan) if pair[0] in before]
             before = set()
         tell(dataclasses.replace(found, left=len(todo)))
     return plan
