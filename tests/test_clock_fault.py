@@ -328,7 +328,9 @@ def test_a_worker_with_an_older_probe_leaves_it_open(session, plan, tmp_path):
     faults = plan('task = "worker:1"\nat = 5\nuntil = 12')
     run = judge(tmp_path / "target.toml", update="sync", faults=faults, steps=30, session=session, out=tmp_path / "run")
     assert run.exit_code == 2, run.explain()
-    assert "fault clock worker:1@5 jump_s=3600..12 was not observed: its probe has not told" in run.explain()
+    assert (
+        "at its step 5, jump_s=3600, until it is at step 12 was not observed: its probe has not told" in run.explain()
+    )
 
 
 @pytest.mark.nightly

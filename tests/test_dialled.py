@@ -159,7 +159,8 @@ def test_a_plan_of_a_person_is_run_and_they_are_told(session, tmp_path):
     run = judge(SOCKETS, **options, faults=plan, out=tmp_path / "run", notify=told.append)
     said = next(progress for progress in told if not progress.what)
     assert not said.undialled
-    assert said.unused == run.unused == ("refuse ps:0->worker:1@3+100ms",)
+    assert said.unused == ("refuse ps:0 -> worker:1 when worker:1 is at step 3, for 100 ms",)
+    assert run.unused == ("refuse ps:0->worker:1@3+100ms",)
     assert run.exit_code == 2
 
 

@@ -163,7 +163,7 @@ def test_a_disk_that_nobody_used_meanwhile_is_no_evidence(session, tmp_path):
     """This trainer writes nothing."""
     run = judged(session, tmp_path, broken("full"), target=SOCKETS, update="sync")
     assert run.exit_code == 2, run.explain()
-    assert "fault full the folder for checkpoints@12..worker:0@24 was not observed" in run.explain()
+    assert "until worker:0 is at step 24 was not observed" in run.explain()
 
 
 NOW = """

@@ -52,7 +52,7 @@ def test_a_hang_and_a_task_that_goes_round_in_circles(judge, tmp_path, stuck, wh
     run = judge(_target(tmp_path, stuck), update="sync", steps=20, stop="worker:1@5..9", patience_s=3.0)
     assert run.verdicts["L1"].status == "violated", run.explain()
     witness = run.verdicts["L1"].witness
-    assert "stop worker:1 at 5" in witness[0]
+    assert "stop worker:1 at its step 5" in witness[0]
     assert any(re.search(f"^worker:1 recorded .*{where}", line) for line in witness), witness
     assert any(line.startswith("worker:0 ") and "it is in " in line for line in witness), witness
     assert "no task made progress for 3 s" in run.explain()

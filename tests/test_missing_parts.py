@@ -26,6 +26,7 @@ from psconform.parts import (
     Part,
 )
 from psconform.parts import _requirements as requirements
+from psconform.targets.compose import compose
 
 
 def hide(*modules):
@@ -79,9 +80,12 @@ RUNS = {
 def fresh():
     """What has been found before is looked for again, and what is hidden is not remembered."""
     before = signal.getsignal(signal.SIGTERM)
-    engine.cache_clear()
+    caches = (engine, compose)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    engine.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     signal.signal(signal.SIGTERM, before)
 
 

@@ -88,7 +88,7 @@ def test_out_of_data_that_it_never_gets_to_proves_nothing(run):
     plan = 'kind = "out-of-data"\ntask = "worker:1"\nat = 30\n'
     plan += '[[fault]]\nkind = "kill"\ntask = "worker:1"\nat = 10\nrestart_after = "never"'
     done = run("async", plan, exit_code=2, patience_s=3)
-    assert "fault out-of-data worker:1@30 was never injected: training did not get there" in done.explain()
+    assert "fault out-of-data worker:1 at its step 30 was never injected: training did not get there" in done.explain()
 
 
 @pytest.mark.parametrize(

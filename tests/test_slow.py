@@ -101,14 +101,8 @@ def test_the_repeat_line_has_it_and_makes_the_same_plan(tmp_path):
     slow = {"worker:2": 0.00125, "worker:0": 30.0}
     plan = make_plan(Options(out=tmp_path, layout="ps=1,worker=3", update="async", slow=slow, patience_s=90.5))
     words = shlex.split(plan.repeat)
-    assert words[words.index("--slow") :] == [
-        "--slow",
-        "worker:0=30s",
-        "--slow",
-        "worker:2=1.25ms",
-        "--patience",
-        "90.5",
-    ]
+    said = ["--slow", "worker:0=30s", "--slow", "worker:2=1.25ms", "--patience", "90.5"]
+    assert words[words.index("--slow") :][: len(said)] == said
     spelled = [words[i + 1] for i, word in enumerate(words) if word == "--slow"]
     assert parse(spelled) == plan.workload.slow
 

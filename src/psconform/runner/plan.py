@@ -124,9 +124,10 @@ class Plan:
         given["batches"] = [f"{task}={n}" for task, n in without_faults(workload.batches, self.faults)]
         if workload.is_ledger:
             given["learning_rate"] = None
-        every = spell(self.checkpoint_seconds) if self.checkpoint_seconds else str(self.checkpoint_every)
-        if every != "0" or any(fault.outside for fault in self.faults):
-            given["checkpoint_every"] = every
+        if self.checkpoint_seconds:
+            given["checkpoint_every"] = spell(self.checkpoint_seconds)
+        elif self.checkpoint_every != _usual_interval(self.faults, layout, defect=self.defect):
+            given["checkpoint_every"] = str(self.checkpoint_every)
         if containers is not None:
             given["image"] = containers.image
         if containers is None or not containers.boxes:  # of a Compose file tasks are containers anyway
@@ -403,6 +404,12 @@ def _interval(every: int | str | None) -> tuple[int | None, float]:
     return every, 0.0
 
 
+def _usual_interval(faults: tuple[Fault, ...], layout: Layout, *, defect: str) -> int:
+    """Steps between checkpoints where nothing is said: only if something is to be recovered."""
+    usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
+    return usual if layout.drop_after or any(fault.outside for fault in faults) else 0
+
+
 def _checked_interval(
     every: int | None,
     seconds: float,
@@ -411,10 +418,8 @@ def _checked_interval(
     *,
     defect: str,
 ) -> int:
-    """Steps between checkpoints: by default only where something is to be recovered; raises BadInput."""
-    faults = any(fault.outside for fault in given)
-    usual = (DEFECTS[defect].checkpoint_every if defect else 0) or CHECKPOINT_EVERY
-    interval = (usual if faults or layout.drop_after else 0) if every is None else every
+    """Steps between checkpoints; raises BadInput."""
+    interval = _usual_interval(given, layout, defect=defect) if every is None else every
     if layout.drop_after and not interval and not seconds:
         raise BadInput("--drop-after", "needs a job that recovers: --checkpoint-every", value=spell(layout.drop_after))
     return interval
