@@ -214,7 +214,7 @@ def test_what_never_struck_is_left_out_at_once(plan):
     told = []
     kill = plan.faults[1]
     shrink(replace(first, idle=others), lambda smaller: Seen(kill in smaller.faults), k=1, n=1, tell=told.append)
-    assert told[0].what == "without what never struck (latency worker:2<->ps:0, stop worker:1)"
+    assert told[0].what == "without what never struck (latency worker:2 <-> ps:0, stop worker:1)"
     assert told[0].taken
     assert [fault.kind for fault in told[0].plan.faults] == ["kill"]
     one = next(iter(candidates(plan, {stop})))

@@ -141,8 +141,12 @@ class Fault:
     def what(self) -> str:
         """The same without its parameters and its end."""
         value = f"={self.value}" if self.value in kinds()[self.kind].values[1:] else ""
-        whom = re.sub("<?->", r" \g<0> ", self.of)
-        return f"{self.kind}{value} {whom} {self._begins}"
+        return f"{self.kind}{value} {self.whom} {self._begins}"
+
+    @property
+    def whom(self) -> str:
+        """Which task or links it is of, for people: ``ps:0 <-> worker:0``."""
+        return re.sub("<?->", r" \g<0> ", self.of)
 
     @property
     def _begins(self) -> str:

@@ -68,14 +68,15 @@ def table(judged: Judged, *, verbose: bool = False) -> Text:
 
 
 def summary(judged: Judged) -> str:
-    """One line: how many guarantees are valid, violated, unknown."""
+    """One line: how many guarantees are valid, violated, unknown, and whether training came to its end."""
     counts = {status: sum(v.status == status for v in judged.verdicts) for status in (*SHOWN, "not judged")}
     word = {0: "VALID", 1: "VIOLATED", 2: "UNKNOWN"}[judged.exit_code]
     gradients = sum(len(worker.pushes) for worker in judged.history.workers)
     reads = sum(len(worker.reads) for worker in judged.history.workers)
     tally = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     covered = f"; {judged.coverage}" if judged.coverage.planned else ""
-    return f"{word}: {tally}; {counted(gradients, 'gradient')}, {counted(reads, 'read')}{covered}"
+    ended = f"; {judged.history.cut}" if judged.history.cut else ""
+    return f"{word}: {tally}; {counted(gradients, 'gradient')}, {counted(reads, 'read')}{covered}{ended}"
 
 
 def explain(judged: Judged, *, verbose: bool = False) -> str:

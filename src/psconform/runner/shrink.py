@@ -181,7 +181,7 @@ def _names(faults: tuple[Fault, ...]) -> list[str]:
     names: list[str] = []
     for number, fault in enumerate(faults):
         alike = sum((other.kind, other.of) == (fault.kind, fault.of) for other in faults[:number])
-        names.append(f"{fault.kind} {fault.of}" + (f" (number {alike + 1})" if alike else ""))
+        names.append(f"{fault.kind} {fault.whom}" + (f" (number {alike + 1})" if alike else ""))
     return names
 
 
