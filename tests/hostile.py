@@ -103,10 +103,9 @@ LONGEST = 110
 """Characters of what psconform said, in the table."""
 TEXT = f"""# A hostile trainer
 
-A trainer with one bad habit, judged under `ulimit -v` of {ADDRESSES >> 30} GiB. The first row is the same trainer
-without one. Exit code 3 says what of the target must be mended, with a path or a task. No row shows a control
-character. The habits are in `tests/cases/hostile/evil.py`, by MODE; `python -m tests.hostile --write docs/hostile.md` measures, on two
-cores.
+A trainer with one bad habit, judged under `ulimit -v` of {ADDRESSES >> 30} GiB; first the same trainer without one.
+Exit code 3 says what of the target must be mended, with a path or a task. No row shows a control character. The habits
+are in `tests/cases/hostile/evil.py`, by MODE. Measured on two cores: `python -m tests.hostile --write docs/hostile.md`.
 
 | MODE | exit code | peak memory | time | what psconform says |
 |---|---|---|---|---|

@@ -84,7 +84,7 @@ def test_a5_counts_what_was_lost_per_variable(tmp_path):
 def test_a6_names_the_torn_variable(tmp_path):
     lines = witness(in_async(bugs.TornWithinVariable), tmp_path, "A6")
     assert lines[0].startswith("worker:1 at step 3, version")
-    assert "read the gradient of worker:0, step 1, in the head but not the tail of ps:0" in lines[0]
+    assert "read the gradient of worker:0, step 1, in the first half but not the second of ps:0" in lines[0]
 
 
 def test_a6_judges_the_claimed_level(tmp_path):

@@ -46,7 +46,7 @@ def test_i1_names_nonces_and_who_read_them_first(tmp_path):
     lines = witness(bugs.Reinitialised(), tmp_path, "I1")
     assert lines[0].startswith("ps:0 was read with 2 nonces: ")
     assert lines[0].count("first by worker:") == 2
-    assert "1 variables were initialised 2 times: by worker:0 (1), worker:1 (1)" in lines
+    assert "1 variable was initialised 2 times: by worker:0 (1), worker:1 (1)" in lines
 
 
 def test_i1_names_the_worker_that_is_not_the_chief_where_the_chief_is_to(tmp_path):

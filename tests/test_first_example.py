@@ -61,6 +61,14 @@ def test_a_worker_that_goes_on_and_does_not_say_where_is_not_accused(judge, tmp_
     assert run.valid, run.explain()
 
 
+def test_an_initialisation_that_was_refused_is_not_one(judge, tmp_path):
+    told = "        if all(taken):  # psconform: not if this worker was started again\n    "
+    run = judge(_variant(tmp_path, told, ""), layout="ps=2,worker=3", steps=60, kill=["worker:0@20"])
+    events = (run.folder / "events" / "worker-0.1.jsonl").read_text(encoding="utf-8")
+    assert '"kind":"init"' in events
+    assert run.valid, run.explain()
+
+
 def test_of_a_worker_that_begins_again_the_cause_is_named_once(judge, tmp_path):
     target = _variant(tmp_path, "    first = min(server.next_step(worker) for server in servers)\n", "    first = 0\n")
     _variant(tmp_path, "            if step == self.taken[worker]:\n", "            if True:\n", of=tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 from ..history.columns import Floats
 from ..history.model import History, Worker
 from ..probe import COUNTS, GRADIENTS
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .registry import check
 
 ROUNDING = 5e-7
@@ -20,7 +20,8 @@ def one_initialisation(history: History) -> Verdict:
 
     Every initialisation writes a fresh random nonce into each variable. All reads of all workers must show one and the
     same nonce per variable, and no variable may be recorded as initialised twice. With the claim ``by-chief``, no
-    worker but the chief (worker:0) may be one of those that record it.
+    worker but the chief (worker:0) may be one of those that record it. What a task records after it was started again
+    does not count if no read shows its nonce: the servers refused it.
 
     Assumes: the initialiser writes ``probe.initial()`` into every variable; without a nonce in any read it is not
     judged.
@@ -32,7 +33,9 @@ def one_initialisation(history: History) -> Verdict:
         if len(nonces) > 1:
             reads = [f"{n:.0f} first by {who}" for n, who in nonces.items()]
             lines.append(f"{history.variable(variable)} was read with {len(nonces)} nonces: {', '.join(reads)}")
-    inits = [init for init in history.inits if not init.second]
+    shown = {nonce for nonces in seen for nonce in nonces}
+    # a task that was started again and refused: it told of values that nobody took
+    inits = [init for init in history.inits if not init.second and not (init.life and shown.isdisjoint(init.nonce))]
     if history.claims.init == "by-chief":
         others = [init for init in inits if init.task.job == "worker" and init.task.index]
         lines += [f"{init.by} initialised, though it is not the chief" for init in others]
@@ -40,7 +43,8 @@ def one_initialisation(history: History) -> Verdict:
     total = sum(len(init.nonce) for init in inits)
     if total > history.variables:
         names = ", ".join(f"{init.by} ({len(init.nonce)})" for init in inits)
-        lines.append(f"{history.variables} variables were initialised {total} times: by {names}")
+        variables = counted(history.variables, "variable")
+        lines.append(f"{variables} {'was' if history.variables == 1 else 'were'} initialised {total} times: by {names}")
     if total >= history.variables:  # else some initialiser keeps no record, or its record is gone
         for variable, nonces in enumerate(seen):
             for nonce, who in nonces.items():

@@ -98,12 +98,12 @@ def _torn(history: History, worker: Worker) -> Iterator[Seen]:
         return
     odd = worker.reads.odd
     for row in np.flatnonzero(odd.torn & history.last.whole[odd.variable, odd.peer, odd.step]).tolist()[:MOST]:
-        place = "head but not the tail" if odd.head[row] else "tail but not the head"
+        place = "the first half but not the second" if odd.head[row] else "the second half but not the first"
         yield (
             int(odd.first[row]),
             (worker.index, place, int(odd.variable[row])),
             f"{history.where(worker, int(odd.first[row]))} read {history.gradient(odd.peer[row], odd.step[row])}, in "
-            f"the {place} of {history.variable(odd.variable[row])}",
+            f"{place} of {history.variable(odd.variable[row])}",
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..history.columns import Bools, Floats, Ints, Pushes
 from ..history.model import COUNT_TOLERANCE, OK, History, Worker
 from ..probe import ORDER, WEIGHTS
-from ..verdict import Verdict, not_judged, unknown, valid, violated
+from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
 from .reads import UNTOLD
 from .registry import ASYNC, MOST, check
@@ -95,7 +95,8 @@ def contradiction_of(history: History) -> str:
                 for index in here[begin[here] != usual][:1].tolist():
                     return (
                         f"versions and parameters contradict each other: {history.saw(worker, index, variable)}, "
-                        f"which shows {number[index]} gradients, while others show version minus {usual}"
+                        f"which shows {counted(int(number[index]), 'gradient')}; in other reads the version is the "
+                        f"number of gradients plus {usual}"
                     )
     return ""
 

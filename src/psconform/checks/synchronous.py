@@ -60,8 +60,8 @@ def barrier(history: History) -> Verdict:
         lines = []
         for faults in alike.values():
             steps = sorted({step for *_, step in faults})
-            which = f", of its {spans(steps)}" if len(steps) > 1 else ""
-            lines.append(first[faults[0]] + others(sum(times[fault] for fault in faults) - 1, which))
+            more = f"; so it is with {len(steps)} of its gradients, {spans(steps)}" if len(steps) > 1 else ""
+            lines.append(first[faults[0]] + others(times[faults[0]] - 1) + more)
         return violated(lines)
     for worker in history.workers:
         for step in worker.blind[:1]:

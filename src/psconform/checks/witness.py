@@ -85,9 +85,9 @@ def alike(found: Iterable[tuple[Hashable, str]]) -> list[str]:
     return [line + others(len(rest)) for line, *rest in lines.values()]
 
 
-def others(number: int, of: str = "") -> str:
-    """How many other reads show the same, for the end of a line; ``of``: of what."""
-    return f" (as {'does' if number == 1 else 'do'} {counted(number, 'other read')}{of})" if number else ""
+def others(number: int) -> str:
+    """How many other reads show the same, for the end of a line."""
+    return f" (as {'does' if number == 1 else 'do'} {counted(number, 'other read')})" if number else ""
 
 
 def again(history: History, group: Group[Any]) -> str:

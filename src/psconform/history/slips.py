@@ -35,7 +35,10 @@ COSTS = {
     Slip.PUSH_OUT_OF_ORDER: (Cost.SENT, "push whose attempt is not the next"),  # others may not be recorded
     Slip.READ_AFTER_DONE: (Cost.PART, "read after wait_for_all that is not the final one"),
     Slip.NO_VALUES: (Cost.PART, "call without values"),
-    Slip.SIZE: (Cost.PART, "call with a wrong number of values"),
+    Slip.SIZE: (
+        Cost.PART,
+        "call with values of a wrong shape: they are one array of probe.slots numbers for each variable",
+    ),
     Slip.RANGE: (Cost.SENT, "call with a number out of range"),  # which may be the step of a push
     Slip.RESIDUAL_AGAIN: (Cost.PART, "second residual"),
     Slip.WORKLOAD: (Cost.PART, "call that this workload has no use for"),

@@ -29,7 +29,7 @@ def table(judged: Judged, *, verbose: bool = False) -> Text:
     text = Text()
     text.append(summary(judged) + "\n", style=_overall(judged))
     defect = f", defect {printable(manifest.defect)}" if manifest.defect else ""
-    text.append(printable(manifest.target), style="bold")
+    text.append("calibration of " * manifest.calibration + printable(manifest.target), style="bold")
     steps = counted(manifest.workload.steps, "step")
     text.append(f" on {layout.text}, {layout.mode}, {manifest.workload.name}, {steps}, ")
     text.append(f"seed {manifest.workload.seed}{defect}")

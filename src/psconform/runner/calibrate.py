@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, PsconformError
 from ..history.events import Push, Read, Update
+from ..history.events import Slip as SlipEvent
 from ..history.manifest import Manifest
 from ..history.reader import EventFile, read_events
 from ..history.reasons import Decided, NoEnd, NoProgress, TaskFailed
+from ..history.slips import slips_of
 from ..layout import Task
 from ..probe import UNIT
 
@@ -67,8 +69,14 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
     except ValueError as error:  # a client in another language may write anything
         raise PsconformError(f"calibration of target {manifest.target}: a raw read is no float32 ({error})") from None
     if not reads or (file is not None and not file.ended):
-        why = "; ".join(map(str, manifest.reasons)) or "the trainer wrote no events: does it use the probe?"
-        raise PsconformError(f"calibration run of target {manifest.target} failed: {why} (see {folder / 'logs'})")
+        slips = slips_of(Task("worker", 0), file.of(SlipEvent)) if file else []
+        unread = (
+            "the trainer recorded no read: does it call probe.read?"
+            if file
+            else "the trainer wrote no events: does it use the probe?"
+        )
+        why = "; ".join(map(str, (*manifest.reasons, *slips))) or unread
+        raise BadInput(f"target {manifest.target}", f"its calibration run failed: {why}", hint=f"See {folder / 'logs'}")
     mean = manifest.layout.update == "sync" and manifest.claims.reduction == "mean"
     return rate_from(reads, target=manifest.target) * (workers if mean else 1)
 
