@@ -62,6 +62,16 @@ def test_a_target_that_cannot_be_told_the_reduction_has_the_claimed_one(tmp_path
         )
 
 
+def test_the_claimed_reduction_is_the_usual_one_and_is_among_those_named(tmp_path):
+    jobs = '[jobs.ps]\ncommand = ["serve"]\n[jobs.worker]\ncommand = ["work"]\n'
+    both = f'name = "mine"\nreductions = ["mean", "sum"]\n{jobs}'
+    assert load(tmp_path, both + SUMS).reductions == ("sum", "mean")
+    assert load(tmp_path, both + "[claims.sync]").reductions == ("mean", "sum")
+    assert load(tmp_path, both.replace('"mean", ', "") + "[claims.sync]").reductions == ("sum",)
+    says = "claims.sync.reduction: is not among reductions, got 'sum'; valid: mean"
+    assert refused(tmp_path, both.replace(', "sum"', "") + SUMS).startswith(says)
+
+
 def refused(folder, text):
     with pytest.raises(BadInput) as caught:
         load(folder, text)

@@ -34,6 +34,10 @@ def test_gradients_are_put_together_by_worker_by_what_is_said_and_by_where():
 
 
 def test_lines_that_are_alike_are_counted():
-    lines = [("a", "first of a"), ("b", "first of b"), ("a", "second of a"), ("a", "third of a"), ("b", "second of b")]
-    assert alike(lines) == ["first of a (as do 2 other reads)", "first of b (as does 1 other read)"]
+    lines = [(0, "a"), (0, "b"), (1, "a"), (2, "a"), (1, "b"), (2, "c"), (2, "c")]
+    assert alike((read, (key,), f"{key} in read {read}") for read, key in lines) == [
+        "a in read 0 (as do 2 other reads)",
+        "b in read 0 (as does 1 other read)",
+        "c in read 2",  # twice in the same read
+    ]
     assert listed(["a", "b", "c"]) == "a, b and c"

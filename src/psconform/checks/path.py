@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..history.columns import FIRST
+from ..history.columns import FIRST, LOOK
 from ..history.model import History, Worker
 from ..models import Batches, Model, Vector, join
 from ..optimizers import HALVE_EVERY
@@ -100,7 +100,8 @@ def rounds_of(run: Training, worker: Worker) -> Iterator[tuple[int, int]]:
     for index in sorted(reads.values):
         step = int(reads.step[index])
         once_more = reads.use[index] != FIRST and reads.epoch[index] == reads.epoch[max(index - 1, 0)]
-        if (step < steps or reads.final[index]) and not once_more:  # of a step that is sent again, the first one counts
+        none = once_more or reads.use[index] == LOOK
+        if (step < steps or reads.final[index]) and not none:  # of a step that is sent again, the first one counts
             yield index, steps if reads.final[index] else step
 
 

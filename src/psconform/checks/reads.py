@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..history.model import OK, History, Worker
 from ..probe import GRADIENTS
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import MOST, at_most, check
-from .witness import alike
+from .witness import Seen, alike
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,13 @@ def atomic_read(history: History) -> Verdict:
     level = history.claims.read_atomicity
     if level == "per-shard" and history.shards is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
-    found: list[tuple[Hashable, str]] = []
+    found: list[Seen] = []
     for worker in history.workers:
         mine = [*_torn(history, worker), *_across(history, worker, level)]
-        found += [(key, line) for _, key, line in sorted(mine, key=lambda each: each[0])]
+        found += sorted(mine, key=lambda each: each[0])
     if found:
         return violated(alike(found))
     return valid(level) if history.finals else unknown(history.no_final)
-
-
-Seen = tuple[int, Hashable, str]
-"""The index of a read, what it has in common with others that are alike, and the line that says so."""
 
 
 def _torn(history: History, worker: Worker) -> Iterator[Seen]:
@@ -114,7 +110,7 @@ def _across(history: History, worker: Worker, level: str) -> Iterator[Seen]:
     if level == "per-shard" and history.shards is not None:
         groups = [[v for v in everything if history.shards[v] == shard] for shard in sorted(set(history.shards))]
     for group in groups:
-        for index, mixed in mixed_reads(history, worker, group, only=worker.reads.use != UNUSED).items():
+        for index, mixed in mixed_reads(history, worker, group, only=worker.reads.use < UNUSED).items():
             variable, peer, step = mixed.cell
             yield (
                 index,
@@ -145,11 +141,11 @@ def monotonic_reads(history: History) -> Verdict:
     """
     if history.lost and history.claims.recovery in UNTOLD:
         return not_judged(f"needs a run in which no ps dies: recovery is {history.claims.recovery}")
-    found: list[tuple[Hashable, str]] = []
+    found: list[Seen] = []
     for worker in history.workers:
-        found += [(key, line) for _, key, line in at_most(_goes_back(history, worker))]
+        found += at_most(_goes_back(history, worker))
         mine = [*at_most(_own_writes(history, worker)), *at_most(_out_of_order(history, worker))]
-        found += [(key, line) for _, key, line in sorted(mine, key=lambda each: each[0])]
+        found += sorted(mine, key=lambda each: each[0])
     if found:
         return violated(alike(found))
     return valid() if history.finals else unknown(history.no_final)

@@ -55,7 +55,7 @@ def _same_round(history: History, first: Worker, other: Worker) -> list[tuple[in
 def _rounds(history: History, worker: Worker) -> Ints:
     """After which step each read was made, int64[R]; -1: not right after an exchange. The final ones come last."""
     reads = worker.reads
-    due = (reads.step < history.steps) & (reads.use != UNUSED)
+    due = (reads.step < history.steps) & (reads.use < UNUSED)
     steps = np.where(due & (reads.step % history.layout.local_steps == 0), reads.step, -1)
     return np.asarray(np.where(reads.final, history.steps, steps))
 
@@ -138,7 +138,7 @@ def local_steps(history: History) -> Verdict:
 
 def _off_average(history: History, worker: Worker) -> Iterator[str]:
     reads, own, number = worker.reads, worker.index, float(history.layout.workers)
-    judged = np.flatnonzero(reads.final | ((reads.step < history.steps) & (reads.use != UNUSED)))
+    judged = np.flatnonzero(reads.final | ((reads.step < history.steps) & (reads.use < UNUSED)))
     for read in judged.tolist():
         final = bool(reads.final[read])
         step = history.steps if final else int(reads.step[read])

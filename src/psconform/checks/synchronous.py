@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
-from .witness import alike, grouped, listed, others, spans
+from .witness import Seen, alike, grouped, listed, others, spans
 
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
@@ -82,7 +82,7 @@ def rounds_due(history: History, worker: Worker) -> Ints:
     if history.layout.quorum:
         return np.full(len(reads), NOT_DUE)
     whole = reads.clock[:, :, worker.index].min(axis=1, initial=NEVER) > reads.step
-    unused = (reads.use == UNUSED) | ((reads.use == ANEW) & whole)
+    unused = (reads.use >= UNUSED) | ((reads.use == ANEW) & whole)
     due = np.where((reads.step == history.steps) | unused, NOT_DUE, reads.step)
     if history.rounds is None:
         due[reads.final] = NOT_DUE
@@ -225,8 +225,7 @@ def release_together(history: History) -> Verdict:
     return valid("" if counters else "version counters left out: they do not count rounds")
 
 
-def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterator[tuple[Hashable, str]]:
-    """(what is alike, line)."""
+def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterator[Seen]:
     reads, due = worker.reads, rounds_due(history, worker)
     judged = (due != NOT_DUE) | (history.layout.quorum > 0)
     said = np.zeros(len(reads), np.bool_)
@@ -237,11 +236,12 @@ def _mixed_rounds(history: History, worker: Worker, *, counters: bool) -> Iterat
     for index in np.flatnonzero(judged & (said | np.isin(np.arange(len(reads)), list(mixed)))).tolist():
         where = history.where(worker, index)
         if said[index] and reads.versions is not None:
-            yield (worker.index,), f"{where} read the shards at versions {reads.versions[index].tolist()}"
+            yield index, (worker.index,), f"{where} read the shards at versions {reads.versions[index].tolist()}"
         if index in mixed:
             variable, peer, step = mixed[index].cell
             seen_in = mixed[index].seen_in
             yield (
+                index,
                 (worker.index, seen_in, variable),
                 f"{where} read {history.gradient(peer, step)}, in {history.variable(seen_in)} but not yet in "
                 f"{history.variable(variable)}",
@@ -279,7 +279,7 @@ def _count_rounds(history: History) -> bool:
     return not told
 
 
-def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[tuple[Hashable, str]]:
+def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[Seen]:
     reads = worker.reads
     rounds = reads.clock.max(axis=(1, 2), initial=0)
     released = np.flatnonzero(due != NOT_DUE)
@@ -295,9 +295,10 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
         if told[at] and named is not None:
             expected = named[before] + steps[at]
             since = f"its read of version {named[before]}, at step {due[before]}"
-            yield (worker.index, "version"), f"{where} came after {since}: version {expected} was due"
+            yield index, (worker.index, "version"), f"{where} came after {since}: version {expected} was due"
         else:
             yield (
+                index,
                 (worker.index, "rounds"),
                 f"{where} shows {counted(int(rounds[index]), 'round')}, and its read before {rounds[before]}: "
                 f"{rounds[before] + steps[at]} were due",
@@ -382,7 +383,7 @@ def waits_for_slowest(history: History) -> Verdict:
         sent[worker.index, worker.pushes.step] = worker.pushes.at
     sent[:, history.excused.any(axis=0)] = NEVER  # a round that went on without a worker does not wait for it
     last = sent.max(axis=0)  # of each round; NEVER if the push of a worker is not in the record
-    found: list[tuple[Hashable, str]] = []
+    found: list[Seen] = []
     for worker in history.workers:
         reads = worker.reads
         released = np.flatnonzero((reads.step > 0) & (reads.step < history.steps))
@@ -392,7 +393,7 @@ def waits_for_slowest(history: History) -> Verdict:
             slowest = int(np.argmax(sent[:, step]))
             early = (last[step] - reads.at[index]) / 1e6
             line = f"{early:.2f} ms before worker:{slowest} sent its gradient of step {step}"
-            found.append(((worker.index, slowest), f"{history.where(worker, index)} read {line}"))
+            found.append((index, (worker.index, slowest), f"{history.where(worker, index)} read {line}"))
     if found:
         return violated(alike(found))
     times, slowest_ms = _rounds(sent)

@@ -77,12 +77,18 @@ def grouped(found: Iterable[tuple[int, int, str, Said]]) -> list[Group[Said]]:
     return [Group(worker, tuple(sorted(those)), names, said) for (worker, said, names), those in steps.items()]
 
 
-def alike(found: Iterable[tuple[Hashable, str]]) -> list[str]:
-    """Lines about reads, each with what it is about: the first line of each, and how many others are like it."""
-    lines: dict[Hashable, list[str]] = {}
-    for key, line in found:
-        lines.setdefault(key, []).append(line)
-    return [line + others(len(rest)) for line, *rest in lines.values()]
+Seen = tuple[int, tuple[Hashable, ...], str]
+"""The index of a read, its worker and what else it has in common with others that are alike, and the line."""
+
+
+def alike(found: Iterable[Seen]) -> list[str]:
+    """The first line of those that are alike, each with how many other reads show the same."""
+    lines: dict[Hashable, str] = {}
+    reads: dict[Hashable, set[int]] = {}
+    for index, key, line in found:
+        lines.setdefault(key, line)
+        reads.setdefault(key, set()).add(index)
+    return [line + others(len(reads[key]) - 1) for key, line in lines.items()]
 
 
 def others(number: int) -> str:
@@ -95,7 +101,8 @@ def again(history: History, group: Group[Any]) -> str:
     joins = next((worker.joins for worker in history.workers if worker.index == group.worker), ())
     resumed = {(str(mark.task), mark.life) for mark in history.marks if mark.kind == "resume"}
     for join in joins:
-        if (f"worker:{group.worker}", join.life) not in resumed and join.step <= group.steps[0]:
+        untold = (f"worker:{group.worker}", join.life) not in resumed
+        if untold and join.step <= group.steps[0] and group.steps[-1] <= join.last:
             how = f"came back and began again at step {join.step} (probe.resume says where a worker goes on)"
             return f": worker:{group.worker} {how}"
     return ""

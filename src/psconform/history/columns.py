@@ -23,8 +23,9 @@ COLUMNS = ("step", "use", "final", "after", "at", "clock", "nonce", "epoch", "li
 """Of reads: those with a row for each."""
 
 
-FIRST, ANEW, UNUSED = range(3)
-"""What gradient is computed at a read: of a step not yet pushed, once more of one that was, or none."""
+FIRST, ANEW, UNUSED, LOOK = range(4)
+"""What gradient is computed at a read: of a step not yet pushed, once more of one that was, none because the last one
+is sent again as it was, or none because a worker that was started again looks where it is (its step says nothing)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Reads:
     """The R reads of one worker, in its own order; V variables, W workers, P version counters."""
 
     step: Ints  # [R], of the push that follows, if that is of the step pushed last
-    use: Ints  # [R]: FIRST, ANEW or UNUSED
+    use: Ints  # [R]: FIRST, ANEW, UNUSED or LOOK
     final: Bools  # [R], True: after every worker was done
     after: Ints  # [R], how many of its own pushes the worker had acknowledged as ok before this read
     at: Ints  # [R], when it was recorded, nanoseconds of CLOCK_MONOTONIC

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import Ledger, workload_of
-from .columns import ANEW, FAILED, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Values
+from .columns import ANEW, FAILED, LOOK, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .events import Slip as SlipEvent
@@ -153,18 +153,19 @@ class Answers:
     def _of_one_that_came_back(self, reads: Reads, at: Ints) -> tuple[Ints, Ints]:
         """The step and the use of each read, if the worker that made them was started again.
 
-        What it read before it said where it goes on (``probe.resume``), or sent a gradient, is of that step; the probe
-        took it for step 0. If neither came no gradient was computed from it.
+        Until it says where it goes on (``probe.resume``), or sends a gradient, the probe takes what it reads for step
+        0. The last of those reads is of the gradient that follows, if no other read comes between; with the others it
+        only looked where it is.
         """
         step, use = reads.step.copy(), reads.use.copy()
         if self.file.start.incarnation:
-            resumed = [(event.seq, event.step) for event in self.file.of(Resume)]
-            seq, went_on = min(
-                [*resumed, *zip(self.seq.tolist(), self.step.tolist(), strict=True)], default=(2**62, -1)
-            )
-            early = (at < seq) & ~reads.final
-            step[early] = went_on if went_on >= 0 else step[early]
-            use[early] = UNUSED if went_on < 0 else use[early]
+            told = min((int(event.seq) for event in self.file.of(Resume)), default=2**62)
+            pushed = int(self.seq[0]) if len(self.seq) else 2**62
+            early = np.flatnonzero((at < min(told, pushed)) & ~reads.final)
+            before = np.flatnonzero((at < pushed) & ~reads.final)
+            if len(early) and len(self.seq) and early[-1] == before[-1]:
+                step[early[-1]], early = self.step[0], early[:-1]
+            use[early] = LOOK
         return step, use
 
     def pushes(self, reads_at: Ints) -> Pushes:

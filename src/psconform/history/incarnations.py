@@ -51,12 +51,14 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
 
 
 def _joins(workers: Sequence[Worker], read_before: list[int]) -> Iterator[Join]:
+    last = -1
     for life, worker in enumerate(workers):
         pushes = worker.pushes
         if life and len(pushes):
             first = int(np.argmin(pushes.first))
             read = int(pushes.read[first])
-            yield Join(life, int(pushes.step[first]), read + read_before[life] if read >= 0 else -1)
+            yield Join(life, int(pushes.step[first]), read + read_before[life] if read >= 0 else -1, last)
+        last = max(last, int(pushes.step.max(initial=-1)))
 
 
 def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list[int]) -> Reads:

@@ -30,11 +30,15 @@ NEWEST = NEVER = 2**62
 
 @dataclass(frozen=True)
 class Join:
-    """A worker that was started again: its first push of that life, and the read before it (-1: none of that life)."""
+    """A worker that was started again: its first push of that life, and the read before it (-1: none of that life).
+
+    ``last``: the highest step that it had pushed before; -1: none.
+    """
 
     life: int
     step: int
     read: int
+    last: int = -1
 
 
 @dataclass(frozen=True)

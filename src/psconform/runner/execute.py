@@ -398,7 +398,7 @@ class _Execution:
         """
         failed = any(state == "failed" for state in self.states.values())
         patience = FAILED_PATIENCE_S if failed else self._patience()
-        if silent_s > patience and self._all_closed():
+        if self._all_closed():
             if silent_s <= AFTERWARDS * patience:
                 return False
             open_ended = tuple(str(task) for task in self.layout.worker_tasks if self._runs(task))

@@ -103,7 +103,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         source=str(path.resolve()),
         jobs=jobs,
         claims=claims,
-        reductions=tuple(file.reductions or _reductions(jobs, claims)),
+        reductions=tuple(_reductions(path, file, jobs)),
         tf_config=file.tf_config,
         here=here,
         workloads=tuple(file.workloads),
@@ -119,11 +119,15 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
     )
 
 
-def _reductions(jobs: Mapping[str, Job], claims: Mapping[str, Claims]) -> list[str]:
-    """Those of a target that does not say: the claimed one first, and no other unless a command takes it."""
-    claimed = claims["sync"].reduction if "sync" in claims else ""
-    found = sorted(REDUCTIONS, key=lambda reduction: reduction != claimed)
-    return found if any(job.uses("reduction") for job in jobs.values()) else found[:1]
+def _reductions(path: Path, file: _File, jobs: Mapping[str, Job]) -> list[str]:
+    """The claimed one first; where the file names none, no other unless a command takes it. Raises BadInput."""
+    claimed = file.claims.get("sync", {}).get("reduction")
+    if file.reductions and claimed in REDUCTIONS and claimed not in file.reductions:
+        raise BadInput(
+            f"{path}: claims.sync.reduction", "is not among reductions", value=claimed, choices=file.reductions
+        )
+    found = sorted(file.reductions or REDUCTIONS, key=lambda reduction: reduction != claimed)
+    return found if file.reductions or any(job.uses("reduction") for job in jobs.values()) else found[:1]
 
 
 def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:

@@ -1,0 +1,140 @@
+"""A worker that was started again reads before it says where it goes on: which read is of its gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from psconform.claims import SYNC
+from psconform.history.manifest import Workload
+from psconform.layout import Layout
+from psconform.probe import UNIT
+from psconform.report.text import explain
+
+from .stories import Story
+
+CLAIMS = dataclasses.replace(SYNC, recovery="checkpoint", liveness="progress")
+
+
+class Rounds(Story):
+    """Two workers and two ps, in rounds, on a ledger; worker:1 may die and come back."""
+
+    def __init__(self, folder, steps=10):
+        layout = Layout(ps=2, workers=2, update="sync")
+        workload = Workload(steps=steps, unit=UNIT / 2)
+        super().__init__(folder / "run", steps=steps, ps=2, workers=2, claims=CLAIMS, layout=layout, workload=workload)
+        self.round = 0
+
+    def read(self, worker, step=None, **final):
+        self.probes[worker].read(self.theta, [self.round] * 2, step=step, shards=range(2), **final)
+
+    def start(self, worker):
+        self.read(worker, self.round)
+        self.probes[worker].push(self.round)
+
+    def commit(self, times=1, answered=(0, 1)):
+        for ps in range(2):
+            gradients = sum(probe.gradient(self.round) for probe in self.probes)
+            self.theta[ps] = self.theta[ps] - gradients / 2 * times
+            self.applied[ps] = [self.round + 1] * 2
+        self.round += 1
+        for worker in answered:
+            self.probes[worker].ack(self.round - 1, "ok", [self.round] * 2)
+
+    def train(self, rounds=1):
+        for _ in range(rounds):
+            self.start(0)
+            self.start(1)
+            self.commit()
+
+    def dies_and_comes_back(self):
+        self.kill("worker:1", at=str(self.round))
+        self.lives[1] += 1
+        self.dead.discard(1)
+        self.probes[1] = self._probe(1)
+        self.fault("kill", "worker:1", on=False, evidence="started again")
+        self.exits.pop("worker:1", None)
+
+    def others_finish_the_round(self):
+        self.start(0)
+        self.commit(answered=(0,))
+
+    def finish(self):
+        self.train(self.steps - self.round)
+        for worker, probe in enumerate(self.probes):
+            (self.folder / "done" / f"worker-{worker}").touch()
+            probe.wait_for_all()
+            self.read(worker, final=True)
+            probe.close()
+        return self.end("finished")
+
+
+def violated(judged):
+    return judged.names("violated")
+
+
+@pytest.mark.parametrize("step", [None, 4])
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_look_while_the_round_is_open_is_no_read_of_a_gradient(tmp_path, step, resumes):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.start(1)
+    story.dies_and_comes_back()
+    story.read(1, step)  # round 4 is open; then it is told that its gradient of step 4 is in
+    if resumes:
+        story.probes[1].resume(5)
+    story.others_finish_the_round()
+    judged = story.finish()
+    assert violated(judged) == [], explain(judged)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_it_goes_on_and_does_not_say_where(tmp_path, looks):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.dies_and_comes_back()
+    for _ in range(looks):
+        story.read(1)
+    judged = story.finish()
+    assert violated(judged) == [], explain(judged)
+
+
+def test_killed_again_before_it_has_pushed(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(4)
+    for _ in range(2):
+        story.dies_and_comes_back()
+        story.read(1)
+    judged = story.finish()
+    assert violated(judged) == [], explain(judged)
+
+
+def test_what_it_computes_its_gradient_from_is_judged(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(2)
+    old = [theta.copy() for theta in story.theta]
+    story.train(2)
+    story.dies_and_comes_back()
+    new, story.theta, story.round = story.theta, old, 2
+    story.read(1)
+    story.theta, story.round = new, 4
+    story.probes[1].push(4)
+    story.start(0)
+    story.commit()
+    judged = story.finish()
+    assert "S1" in violated(judged), explain(judged)
+    assert "worker:1 read version 2 of ps:0 at step 4, which lacks the gradient of worker:0, step 2" in explain(judged)
+
+
+def test_a_gradient_that_is_doubled_later_is_not_put_down_to_it(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.dies_and_comes_back()
+    story.train(3)
+    story.start(0)
+    story.start(1)
+    story.commit(times=2)
+    judged = story.finish()
+    assert "R1" in violated(judged), explain(judged)
+    assert "came back" not in explain(judged)
