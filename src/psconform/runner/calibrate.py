@@ -100,7 +100,10 @@ def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:
         raise refuse("the parameters are not finite")
     heads, tails = last[:, :STEPS], last[:, STEPS + 1 :]
     if not heads.any() and not tails.any():
-        raise refuse("no gradient ever reached the parameters (does the trainer push what probe.gradients returns?)")
+        raise refuse(
+            "no gradient ever reached the parameters (does the trainer push what probe.gradients returns, and do reads "
+            "show what was applied, not an older copy?)"
+        )
     if not np.allclose(heads, tails, rtol=RELATIVE, atol=0):
         raise refuse("a gradient changed only a part of a variable")
     _still(reads, refuse)

@@ -148,7 +148,9 @@ class Target:
     def _claimed(self, layout: Layout) -> Claims:
         if layout.update not in self.claims:
             valid = [update for update in UPDATES if update in self.claims]
-            hint = f"A table [claims.{layout.update}] in the target file says that it has"
+            hint = (
+                f"Give --update {valid[0]}, or write [claims.{layout.update}] into the target file if it has that mode"
+            )
             raise BadInput(
                 "--update", f"target {self.name} has no such mode", value=layout.update, choices=valid, hint=hint
             )
