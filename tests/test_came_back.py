@@ -81,7 +81,7 @@ def test_a_look_while_the_round_is_open_is_no_read_of_a_gradient(tmp_path, step,
     story.train(4)
     story.start(1)
     story.dies_and_comes_back()
-    story.read(1, step)  # round 4 is open; then it is told that its gradient of step 4 is in
+    story.read(1, step)  # round 4 is open; the ps then answers that it has the gradient of step 4
     if resumes:
         story.probes[1].resume(5)
     story.others_finish_the_round()

@@ -34,7 +34,7 @@ def one_initialisation(history: History) -> Verdict:
             reads = [f"{n:.0f} first by {who}" for n, who in nonces.items()]
             lines.append(f"{history.variable(variable)} was read with {len(nonces)} nonces: {', '.join(reads)}")
     shown = {nonce for nonces in seen for nonce in nonces}
-    # a task that was started again and refused: it told of values that nobody took
+    # a restarted task may record initial values that the servers refused
     inits = [init for init in history.inits if not init.second and not (init.life and shown.isdisjoint(init.nonce))]
     if history.claims.init == "by-chief":
         others = [init for init in inits if init.task.job == "worker" and init.task.index]

@@ -54,11 +54,11 @@ def barrier(history: History) -> Verdict:
                 first[fault] = f"{seen}, which {word} {history.gradient(peer, step)}"
                 first[fault] += history.anew(worker, index, peer, step)
     if first:
-        alike: dict[tuple[str, int, int], list[Fault]] = {}
+        by_step: dict[tuple[str, int, int], list[Fault]] = {}  # those that differ in their step alone
         for fault in first:
-            alike.setdefault(fault[:3], []).append(fault)
+            by_step.setdefault(fault[:3], []).append(fault)
         lines = []
-        for faults in alike.values():
+        for faults in by_step.values():
             steps = sorted({step for *_, step in faults})
             more = f"; so it is with {len(steps)} of its gradients, {spans(steps)}" if len(steps) > 1 else ""
             lines.append(first[faults[0]] + others(times[faults[0]] - 1) + more)

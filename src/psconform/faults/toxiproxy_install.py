@@ -81,7 +81,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
-"""Is told what happens, a line at a time."""
+"""Receives progress, a line at a time."""
 
 
 class Closed(Exception):
@@ -131,7 +131,7 @@ def find() -> Search:
 def set_up(*, releases: str = RELEASES, say: Say = lambda _: None) -> Search:
     """Look for a server, and if there is none set one up: build it, copy it from an image, or download it.
 
-    ``say`` is told how long that still takes.
+    ``say`` receives the estimated time that is left.
     """
     search = find()
     if search.found is not None or os.environ.get("TOXIPROXY_URL"):

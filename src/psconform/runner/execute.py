@@ -429,7 +429,7 @@ class _Execution:
         try:
             return violated_for_good(load_history(self.folder, self.manifest))
         except PsconformError:
-            return ()  # of a record that cannot be read nothing is known; once the run is over, the error is told
+            return ()  # the record cannot be read; the error is reported when the run is over
 
     def _learn(self) -> None:
         """Which tasks have dialled which."""

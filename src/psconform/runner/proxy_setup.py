@@ -27,7 +27,7 @@ READY_S = 10.0
 def serve(launcher: LocalLauncher, *, log: Path, say: Say = lambda _: None) -> Toxiproxy:
     """A Toxiproxy that answers, set up if need be. As a task of the launcher it dies with psconform, however that dies.
 
-    ``say`` is told how long it takes to set it up.
+    ``say`` receives a line of progress while it is set up.
 
     Raises:
         PsconformError: there is none, or it does not answer; says how to get one, or what it said last.

@@ -73,7 +73,7 @@ class Session:
     def server(self, say: Callable[[str], None] = lambda _: None) -> Toxiproxy:
         """A Toxiproxy, set up if need be, started when first asked for; it has a keeper of its own.
 
-        ``say`` is told how long it takes to set it up.
+        ``say`` receives a line of progress while it is set up.
 
         Raises:
             PsconformError: there is none; says how to get one.
