@@ -61,7 +61,7 @@ HARMLESS = (LOCAL, "0.0.0.0")
 FIELDS: dict[str, Callable[[Any], bool]] = {
     "pid": lambda pid: pid == 0,
     "boot": lambda boot: re.fullmatch(r"|boot-\d+", boot) is not None,
-    "run": lambda run: run == RUN,
+    "run": lambda run: run == RUN or isinstance(run, int),  # the id of a run, or how many bytes it may have
     "system": lambda system: system in ("", "Linux", "Darwin"),
     **dict.fromkeys(("host", "hostname", "node", "user", "home", "cwd"), lambda _: False),
 }
