@@ -53,7 +53,7 @@ class Rounds(Story):
         self.lives[1] += 1
         self.dead.discard(1)
         self.probes[1] = self._probe(1)
-        self.fault("kill", "worker:1", on=False, evidence="started again")
+        self.fault("kill", "worker:1", at=str(self.round), on=False, evidence="started again")
         self.exits.pop("worker:1", None)
 
     def others_finish_the_round(self):
@@ -62,8 +62,9 @@ class Rounds(Story):
 
     def finish(self):
         self.train(self.steps - self.round)
-        for worker, probe in enumerate(self.probes):
+        for worker in range(2):
             (self.folder / "done" / f"worker-{worker}").touch()
+        for worker, probe in enumerate(self.probes):
             probe.wait_for_all()
             self.read(worker, final=True)
             probe.close()
@@ -127,6 +128,35 @@ def test_what_it_computes_its_gradient_from_is_judged(tmp_path):
     assert "worker:1 read version 2 of ps:0 at step 4, which lacks the gradient of worker:0, step 2" in explain(judged)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_its_life_before_had_sent_arrives_after_it_has_asked_where_to_go_on(tmp_path, times):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.start(1)
+    story.dies_and_comes_back()
+    story.probes[1].resume(4)  # the ps have not got the gradient of step 4 yet
+    story.others_finish_the_round()
+    story.read(1, 4)  # now they have
+    story.probes[1].push(4)
+    if times == 2:  # the ps do not know it again
+        story.theta = [theta - story.probes[1].gradient(4) / 2 for theta in story.theta]
+    story.probes[1].ack(4, "ok", [5, 5])
+    judged = story.finish()
+    assert violated(judged) == ([] if times == 1 else ["S1", "R1", "R2"]), explain(judged)
+
+
+def test_it_begins_again_at_a_step_that_was_answered(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.dies_and_comes_back()
+    story.probes[1].resume(2)
+    story.read(1, 2)
+    story.probes[1].push(2)
+    story.probes[1].ack(2, "ok", [3, 3])
+    judged = story.finish()
+    assert "S1" in violated(judged), explain(judged)
+
+
 def test_a_gradient_that_is_doubled_later_is_not_put_down_to_it(tmp_path):
     story = Rounds(tmp_path)
     story.train(4)
@@ -137,4 +167,4 @@ def test_a_gradient_that_is_doubled_later_is_not_put_down_to_it(tmp_path):
     story.commit(times=2)
     judged = story.finish()
     assert "R1" in violated(judged), explain(judged)
-    assert "came back" not in explain(judged)
+    assert "came back" not in str([verdict.witness for verdict in judged.verdicts])

@@ -222,7 +222,8 @@ def _doubt(check: Check, history: History) -> str:
         return ""
     if history.gaps:
         return history.incomplete
-    few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads]
+    # one that was late from the start has nothing to say, and its final read is enough
+    few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads and len(worker.pushes)]
     if few:
         return f"too few reads: {', '.join(few)} made less than {check.reads} (probe.read comes before each probe.push)"
     silent = [str(worker) for worker in history.workers if not len(worker.acked) and not _all_late(history, worker)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..layout import Task
-from .columns import FAILED, OK, UNKNOWN, Ints, Odd, Pushes, Reads
+from .columns import ANEW, FAILED, FIRST, OK, UNKNOWN, Ints, Odd, Pushes, Reads
 from .events import Checkpoint, Restore, Resume
 from .model import Join, Worker
 from .reader import EventFile
@@ -68,15 +68,24 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
     versions = [part.versions for part in parts if part.versions is not None]
     widths = {part.shape[1] for part in versions}  # lives that count differently cannot be compared
     values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
-    columns = ("step", "use", "final", "at", "clock", "nonce", "epoch")
+    columns = ("step", "final", "at", "clock", "nonce", "epoch")
     return Reads(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
+        use=np.concatenate([_use(workers[:k], part) for k, part in zip(kept, parts, strict=True)]),
         after=np.concatenate([part.after + acked_before[k] for k, part in zip(kept, parts, strict=True)]),
         versions=np.concatenate(versions) if len(versions) == len(parts) and len(widths) < 2 else None,
         odd=odd.sorted(),
         values=values,
         life=np.concatenate([np.full(len(part), k, np.int64) for k, part in zip(kept, parts, strict=True)]),
     )
+
+
+def _use(before: Sequence[Worker], reads: Reads) -> Ints:
+    """The use of each read, knowing the lives before: a push that one of them has not lived to see answered may still
+    arrive, so what is computed at a read of that step is its gradient once more."""
+    open_steps = [worker.pushes.step[worker.pushes.outcome == UNKNOWN] for worker in before]
+    again = np.isin(reads.step, np.concatenate(open_steps)) if before else np.zeros(len(reads), np.bool_)
+    return np.where(again & (reads.use == FIRST) & ~reads.final, ANEW, reads.use)
 
 
 def _moved(parts: list[Reads], kept: list[int], read_before: list[int]) -> list[list[Ints]]:
