@@ -1,6 +1,6 @@
 """The command line ``psconform``: run, check, plot, list, doctor, clean.
 
-replay and shrink are in cli_replay.py; images, list, doctor and clean in cli_machine.py.
+replay and shrink are in cli_replay.py, simulate in cli_simulate.py; images, list, doctor and clean in cli_machine.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from .cli_machine import clean, doctor, images, list_
 from .cli_replay import replay, shrink
+from .cli_simulate import simulate
 from .errors import BadInput, PsconformError
 from .options import OPTIONS, OUTPUT, SERIES, Option, Options
 from .printable import printable
@@ -257,6 +258,7 @@ def plot(
 
 app.command()(replay)
 app.command()(shrink)
+app.command()(simulate)
 app.add_typer(images, name="images")
 app.command(name="list")(list_)
 app.command()(doctor)

@@ -387,7 +387,8 @@ class DenseLedger(Ledger):
 class EventLog:
     """Append-only JSONL file of one task: one ``write`` per event, each line's CRC chained to the one before."""
 
-    def __init__(self, path: Path, **start: Any) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], int] | None = None, **start: Any) -> None:
+        self._clock = clock
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o644)
         self._seq = self._crc = 0
@@ -406,7 +407,7 @@ class EventLog:
         if self._fd < 0 or os.getpid() != self._pid:
             return
         # By hand, for it is most of the probe's cost: an integer, or lists of them, are JSON as Python spells them.
-        parts = [f'{{"kind":"{kind}","seq":{self._seq},"mono_ns":{time.monotonic_ns()}']
+        parts = [f'{{"kind":"{kind}","seq":{self._seq},"mono_ns":{(self._clock or time.monotonic_ns)()}']
         for name, value in fields.items():
             if type(value) is int:
                 parts.append(f',"{name}":{value}')
@@ -444,7 +445,15 @@ class Probe:
     most the last line. Not thread-safe: one probe per task, used by one thread at a time.
     """
 
-    def __init__(self, spec: dict[str, Any], *, task: str, incarnation: int = 0, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        *,
+        task: str,
+        incarnation: int = 0,
+        folder: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self.task, self._epoch, self.incarnation = task, 0, incarnation
         self.workers, self.steps = int(spec["workers"]), int(spec["steps"])
         self.unit: float | None = spec.get("unit")
@@ -492,13 +501,14 @@ class Probe:
         self._vectors = -1
         self._log: EventLog | None = None
         if self._folder is not None:
-            self._start(self._folder, spec["run"])
+            self._start(self._folder, spec["run"], clock)
 
-    def _start(self, folder: Path, run: str) -> None:
+    def _start(self, folder: Path, run: str, clock: Callable[[], int] | None) -> None:
         """Begin the record; raises FileExistsError if another process is this task."""
         path = folder / "events" / f"{self._name}.jsonl"
         try:
-            self._log = EventLog(path, run=run, task=self.task, incarnation=self.incarnation, stacks=_shows_stacks())
+            about = {"run": run, "task": self.task, "incarnation": self.incarnation, "stacks": _shows_stacks()}
+            self._log = EventLog(path, clock=clock, **about)
         except FileExistsError:
             raise
         except OSError:
@@ -871,7 +881,7 @@ class Probe:
         still follow proves nothing. ``rolled_back`` is asked again and again meanwhile; if it says True, this returns
         None, and training goes on with ``resume``. What it raises itself is the trainer's, and passes.
         """
-        self._says_done()
+        self.done()
         deadline = time.monotonic() + self.wait_s
         missing = [w for w in range(self.workers) if w != self.index and self._folder is not None]
         while missing:
@@ -888,7 +898,10 @@ class Probe:
         return list(self._absent)
 
     @_guarded
-    def _says_done(self) -> None:
+    def done(self) -> None:
+        """Say that this worker has pushed its last gradient, and do not wait; `wait_for_all` does both."""
+        if self._done:
+            return
         for step, _ in sorted(self._open):
             self._slip("wait_for_all", Slip.NO_ACK, step)
         self._open.clear()

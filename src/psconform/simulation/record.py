@@ -1,0 +1,235 @@
+"""A simulated run as a run folder: the same event files as of a real one, written by the product's own probe."""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..claims import DEFAULTS
+from ..history.build import RUNNER
+from ..history.manifest import Manifest, Workload
+from ..history.reasons import FaultMissed, Missed, NoProgress, Reason
+from ..layout import Layout
+from ..probe import UNIT, EventLog, Ledger, Probe, Vector
+from ..runner.folder import new_folder, write_spec
+from ..targets.target import MODES
+from ..version import __version__
+from .cluster import PATIENCE_S, Cluster, Injected, Parts
+from .schedule import Fault, Schedule
+from .trace import HEAD, TAIL, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
+
+BEGAN_NS = 10**12
+"""What CLOCK_MONOTONIC shows when virtual time is 0."""
+SIGKILL = 9
+NAME = "simulated"
+
+
+class Recorded(Trace):
+    """The trace of a run that is written to a folder as it happens."""
+
+    def __init__(self, folder: Path, schedule: Schedule) -> None:
+        super().__init__()
+        self.folder, self.schedule = new_folder(folder), schedule
+        self.manifest = manifest_of(schedule)
+        self.now = 0.0
+        write_spec(self.folder, self.manifest, wait_s=0.0)
+        self._spec = {**self.manifest.spec, "vector_every": 0, "wait_s": 0.0}
+        self._shards = [ps for ps in range(schedule.ps) for _ in range(schedule.variables)]
+        self._ledger = Ledger(workers=schedule.workers, steps=schedule.steps)
+        self._probes: dict[int, Probe] = {}
+        self._held: dict[int, list[_Held]] = {}  # by worker, what it holds of each variable
+        self._lives: dict[str, int] = {}
+        path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
+        self._log = EventLog(path, clock=self._clock, run=self.manifest.run, task=str(RUNNER), incarnation=0)
+
+    def _clock(self) -> int:
+        return BEGAN_NS + int(self.now * 1e9)
+
+    def _probe(self, worker: int) -> Probe:
+        """That of the life that the worker has now."""
+        if worker not in self._probes:
+            task = f"worker:{worker}"
+            life, folder = self._lives.get(task, 0), str(self.folder)
+            self._probes[worker] = Probe(self._spec, task=task, incarnation=life, folder=folder, clock=self._clock)
+            atexit.unregister(self._probes[worker].close)  # there may be a hundred thousand runs in this process
+        return self._probes[worker]
+
+    def tell(self, now: float, what: object) -> None:
+        """Record it as the probe of that worker would, or psconform."""
+        super().tell(now, what)
+        self.now = now
+        match what:
+            case Injected():
+                self._fault(what)
+            case Initialised(worker, _, nonces):
+                self._probe(worker).initialised([self._begin(nonce) for nonce in nonces])
+            case Read(worker, _, epoch, step, views, versions, final):
+                probe = self._probe(worker)
+                probe.epoch = epoch
+                if final:
+                    probe.wait_for_all()
+                values = [self._values(worker, n, view) for n, view in enumerate(views)]
+                shown = versions if self.schedule.versions else None
+                probe.read(values, shown, step=step, final=final, shards=self._shards)
+            case Sent(worker, _, _, step):
+                self._probe(worker).push(step)
+            case Told(worker, _, _, step, outcome, versions):
+                told = versions if versions and self.schedule.versions else None
+                self._probe(worker).ack(step, outcome, told)
+            case Resumed(worker, _, epoch, step):
+                probe = self._probe(worker)
+                probe.epoch = epoch
+                probe.resume(step)
+            case Kept(worker, name, clock):
+                self._probe(worker).checkpoint(name, clock)
+            case Restored(worker, epoch, name):
+                self._probe(worker).epoch = epoch
+                self._probe(worker).restored(name)
+
+    def done(self, now: float, worker: int) -> None:
+        """A worker has its last answer."""
+        self.now = now
+        self._probe(worker).done()
+
+    def closed(self, now: float, worker: int) -> None:
+        """A worker has ended as it should."""
+        self.now = now
+        self._probe(worker).close()
+
+    def killed(self, now: float, task: str) -> None:
+        """A task was killed: its record just ends."""
+        self.now = now
+        job, _, index = task.partition(":")
+        probe = self._probes.pop(int(index), None) if job == "worker" else None
+        life = self._lives.get(task, 0)
+        self._lives[task] = life + 1
+        said: dict[str, Any] = {"incarnation": life}
+        if probe is not None:
+            if probe._log is not None:
+                probe._log.abandon()
+            name = f"worker-{index}" + (f".{life}" if life else "")
+            said |= {"recorded": True, "recorded_bytes": (self.folder / "events" / f"{name}.jsonl").stat().st_size}
+        self._log.write("exit", of=task, status=-SIGKILL, **said)
+
+    def _fault(self, what: Injected) -> None:
+        fault = what.fault
+        said = {"fault": fault.kind.name, "of": _of(fault), "on": what.on, "at": str(fault.step), "number": what.number}
+        said |= {"evidence": "the model did so", "harm": fault.kind.harm.value, "tasks": list(fault.tasks)}
+        self._log.write("fault", **said, did_ns=self._clock())
+
+    def finish(self, cluster: Cluster) -> Path:
+        """The run is over; returns its folder."""
+        self.now = cluster.world.now
+        for worker in cluster.gone:
+            (self.folder / "done" / f"worker-{worker}").write_text("dead\n")
+        for probe in self._probes.values():
+            if probe._log is not None:
+                probe._log.abandon()
+        for task in cluster.world.machines:
+            if task != "runner":
+                stopped = {"stopped": True} if task.startswith("worker:") and cluster.status == "stalled" else {}
+                status = -SIGKILL if stopped else 0
+                self._log.write("exit", of=task, status=status, incarnation=self._lives.get(task, 0), **stopped)
+        self._log.close()
+        struck = {what.number for _, what in self.happened if isinstance(what, Injected)}
+        missed = (pair for pair in enumerate(self.schedule.faults) if pair[0] not in struck)
+        reasons: list[Reason] = [
+            FaultMissed(fault.kind.name, _of(fault), Missed.NEVER_INJECTED, number=number) for number, fault in missed
+        ]
+        if cluster.status == "stalled":
+            reasons.append(NoProgress(PATIENCE_S))
+        self.manifest.reasons, self.manifest.status = reasons, cluster.status  # type: ignore[assignment]
+        self.manifest.write(self.folder)
+        return self.folder
+
+    # Parameters.
+
+    def _begin(self, nonce: int) -> Vector:
+        values = np.zeros(self._ledger.slots, np.float32)
+        values[self._ledger.half] = nonce
+        return values
+
+    def _values(self, worker: int, variable: int, view: View) -> Vector:
+        """The parameters that a view stands for, as float32; what the worker had before is gone on from."""
+        held = self._held.setdefault(worker, [_Held() for _ in self._shards])[variable]
+        if held.view is None or held.view.log is not view.log or held.view.length > view.length:
+            held.values, before = self._begin(view.log.nonce), 0
+        else:
+            before = held.view.length
+        half, steps, values = self._ledger.half, self.schedule.steps, held.values
+        for peer, step, weight, end in view.log.entries[before : view.length]:
+            slot, amount = peer * steps + step, np.float32(UNIT * weight)
+            if end & HEAD:
+                values[slot] -= amount
+            if end & TAIL:
+                values[half + 1 + slot] -= amount
+        held.view = view
+        return values
+
+
+class _Held:
+    """What a worker holds of a variable: as which view, and the values."""
+
+    view: View | None = None
+    values: Vector = np.zeros(0, np.float32)
+
+
+def _of(fault: Fault) -> str:
+    if not fault.links:
+        return fault.tasks[0]
+    arrow = "->" if len(fault.links) == 1 else "<->"
+    return f"{fault.links[0][0]} {arrow} {fault.links[0][1]}"
+
+
+def manifest_of(schedule: Schedule) -> Manifest:
+    """What a simulated run claims: all that the mode of training promises."""
+    update = "sync" if schedule.sync else "async"
+    share = (schedule.quorum or schedule.workers) if schedule.sync and schedule.reduction == "mean" else 1
+    layout = Layout(
+        ps=schedule.ps,
+        workers=schedule.workers,
+        update=update,
+        reduction=schedule.reduction,
+        quorum=schedule.quorum,
+        staleness=schedule.staleness,
+        rate="staleness-aware" if schedule.mode == "staleness-aware" else "constant",
+    )
+    modes = {claim: at for name, (claim, at) in MODES.items() if getattr(layout, name) != getattr(Layout(), name)}
+    claims = replace(
+        DEFAULTS[update],
+        delivery=schedule.delivery,
+        reduction=schedule.reduction if schedule.sync else DEFAULTS[update].reduction,
+        recovery="checkpoint" if schedule.every else "none",
+        liveness="progress",
+        **modes,
+    )
+    return Manifest(
+        run=f"simulated-{schedule.seed}",
+        created="2026-01-01T00:00:00+0000",
+        target=NAME,
+        source="psconform simulate",
+        layout=layout,
+        claims=claims,
+        workload=Workload(steps=schedule.steps, seed=schedule.seed, unit=UNIT / share),
+        faults=[f"{fault.kind.name} {_of(fault)}@{fault.step}" for fault in schedule.faults],
+        checkpoint_every=schedule.every,
+        require_faults="none",
+        versions={"psconform": __version__},
+    )
+
+
+def simulate(schedule: Schedule, folder: Path, *, parts: Parts | None = None) -> Cluster:
+    """Simulate a run and write its folder.
+
+    Raises:
+        BadInput: the folder is not empty.
+    """
+    trace = Recorded(folder, schedule)
+    cluster = Cluster(schedule, trace, parts or Parts())
+    cluster.run()
+    trace.finish(cluster)
+    return cluster

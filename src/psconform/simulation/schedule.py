@@ -1,0 +1,157 @@
+"""What is simulated: a layout, how its tasks train, a network, and faults; all of it drawn from one seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from ..errors import BadInput
+from ..faults.kinds import Kind
+from ..faults.packet_faults import DROP
+from ..faults.process_faults import KILL, STOP
+from ..faults.proxy_faults import STALL
+from .server import Rules
+from .worker import Habits
+from .world import Network
+
+KINDS = (KILL, STOP, DROP, STALL)
+MODES = ("sync", "quorum", "async", "bounded", "staleness-aware")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, injected so many seconds after ``worker`` begins to send its gradient of ``step``.
+
+    A kill and a stop have one task; a drop (messages are lost) and a stall (they are held back) have links.
+    ``lasts_s``: until then; None: a worker that is killed for good.
+    """
+
+    kind: Kind
+    tasks: tuple[str, ...]
+    worker: int
+    step: int
+    after_s: float = 0.0
+    lasts_s: float | None = 1.0
+    links: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run, as it will happen each time."""
+
+    seed: int = 0
+    mode: str = "sync"
+    ps: int = 1
+    workers: int = 2
+    variables: int = 1
+    steps: int = 10
+    reduction: str = "mean"
+    quorum: int = 0
+    staleness: int | None = None
+    delivery: str = "exactly-once"
+    every: int = 0
+    versions: bool = True
+    compute_s: float = 0.005
+    slow: tuple[float, ...] = ()
+    network: Network = field(default_factory=Network)
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def sync(self) -> bool:
+        """Training is by rounds."""
+        return self.mode in ("sync", "quorum")
+
+    @property
+    def rules(self) -> Rules:
+        """What its servers do."""
+        return Rules(
+            self.workers,
+            per_round=(self.quorum or self.workers) if self.sync else 0,
+            last=self.steps,
+            mean=self.reduction == "mean",
+            aware=self.mode == "staleness-aware",
+            once=self.delivery != "at-least-once",
+        )
+
+    @property
+    def habits(self) -> Habits:
+        """What its workers do."""
+        tries = {"exactly-once": "always", "at-least-once": "recorded", "at-most-once": "never"}[self.delivery]
+        return Habits(
+            self.steps,
+            sync=self.sync,
+            full=self.mode == "sync",
+            staleness=self.staleness,
+            tries=tries,
+            every=self.every,
+        )
+
+
+def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
+    """A healthy schedule: what its trainer claims, it keeps.
+
+    Raises:
+        BadInput: no such mode.
+    """
+    if mode and mode not in MODES:
+        raise BadInput("--mode", "unknown mode", value=mode, choices=MODES)
+    random = Random(f"schedule {seed}")
+    mode = mode or random.choice(MODES)
+    workers, ps = random.randint(2, 4), random.randint(1, 3)
+    plain = mode in ("async", "sync")  # of which recovery and other classes of delivery are claimed
+    deliveries = ("exactly-once", "exactly-once", "at-least-once", "at-most-once") if mode == "async" else ()
+    delivery = random.choice(deliveries or ("exactly-once",))
+    steps = random.randint(4, 14)
+    every = random.choice((0, 2, 3, 5)) if plain and delivery == "exactly-once" else 0
+    schedule = Schedule(
+        seed=seed,
+        mode=mode,
+        ps=ps,
+        workers=workers,
+        variables=random.choice((1, 1, 2)),
+        steps=steps,
+        reduction=random.choice(("mean", "sum")) if mode in ("sync", "quorum") else "mean",
+        quorum=random.randint(1, workers) if mode == "quorum" else 0,
+        staleness=random.randint(0, 4) if mode == "bounded" else None,
+        delivery=delivery,
+        every=every,
+        versions=mode in ("quorum", "staleness-aware") or random.random() < 0.7,
+        compute_s=random.choice((0.0, 0.002, 0.02)),
+        slow=tuple(random.choice((1.0, 1.0, 3.0, 20.0)) for _ in range(workers)),
+        network=_network(random, doubled=delivery != "at-least-once"),
+        faults=(),
+    )
+    if not faults or random.random() < 0.2:
+        return schedule
+    return _with_faults(schedule, random)
+
+
+def _network(random: Random, *, doubled: bool) -> Network:
+    return Network(
+        jitter_s=random.choice((0.0, 0.002, 0.05)),
+        loss=random.choice((0.0, 0.0, 0.01, 0.1)),
+        doubled=random.choice((0.0, 0.05)) if doubled else 0.0,
+        ordered=random.random() < 0.5,
+    )
+
+
+def _with_faults(schedule: Schedule, random: Random) -> Schedule:
+    kinds = [kind for kind in KINDS if kind is not KILL or schedule.every]
+    found = []
+    for _ in range(random.randint(1, 4)):
+        kind, step = random.choice(kinds), random.randrange(1, schedule.steps)
+        ps, worker = f"ps:{random.randrange(schedule.ps)}", f"worker:{random.randrange(schedule.workers)}"
+        links = random.choice((((ps, worker),), ((worker, ps),), ((ps, worker), (worker, ps))))
+        link = kind in (DROP, STALL)
+        found.append(
+            Fault(
+                kind,
+                (worker, ps) if link else (random.choice((ps, worker)),),
+                worker=random.randrange(schedule.workers),
+                step=step,
+                after_s=random.choice((0.0, random.random() * 0.05)),
+                lasts_s=random.choice((0.01, 0.3, 2.0)),
+                links=links if link else (),
+            )
+        )
+    return replace(schedule, faults=tuple(found))

@@ -1,0 +1,93 @@
+"""Many simulated runs, judged by the checks: how many verdicts of which kind there are, and which runs are accused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..runner.verdicts import Judged, judge_folder
+from ..verdict import Status
+from .record import simulate
+from .schedule import draw
+
+CHUNK = 50
+"""Runs that a process is given at a time."""
+
+
+@dataclass
+class Tally:
+    """What came of runs with these seeds: verdicts by guarantee and status, and what was not as it should be."""
+
+    runs: int = 0
+    verdicts: Counter[tuple[str, Status]] = field(default_factory=Counter)
+    titles: dict[str, str] = field(default_factory=dict)
+    accused: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)  # seed, guarantees that are violated
+    unknown: Counter[str] = field(default_factory=Counter)  # runs by reason
+
+    def add(self, other: Tally) -> None:
+        """Put the runs of another one to these."""
+        self.runs += other.runs
+        self.verdicts.update(other.verdicts)
+        self.titles |= other.titles
+        self.accused += other.accused
+        self.unknown.update(other.unknown)
+
+    def judged(self, seed: int, judged: Judged) -> None:
+        """Count one run."""
+        self.runs += 1
+        for verdict in judged.verdicts:
+            self.verdicts[verdict.guarantee, verdict.status] += 1
+            self.titles[verdict.guarantee] = verdict.title
+        if violated := judged.names("violated"):
+            self.accused.append((seed, tuple(violated)))
+        self.unknown.update({verdict.reason for verdict in judged.verdicts if verdict.status == "unknown"})
+
+    def number(self, status: Status) -> int:
+        """How many verdicts there are of this kind."""
+        return sum(count for (_, each), count in self.verdicts.items() if each == status)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        rows: dict[str, dict[str, int]] = {}
+        for (guarantee, status), count in sorted(self.verdicts.items()):
+            rows.setdefault(guarantee, {})[status] = count
+        accused = [{"seed": seed, "violated": list(names)} for seed, names in self.accused]
+        return {"runs": self.runs, "verdicts": rows, "accused": accused, "unknown": dict(self.unknown)}
+
+    @property
+    def exit_code(self) -> int:
+        """1: a run was violated; 2: a verdict is unknown; else 0."""
+        return 1 if self.accused else 2 if self.number("unknown") else 0
+
+
+def judge_seeds(seeds: Iterable[int], *, mode: str = "", faults: bool = True) -> Tally:
+    """Simulate and judge a run for each seed; nothing of them stays."""
+    tally, memory = Tally(), Path("/dev/shm")
+    scratch = Path(tempfile.mkdtemp(prefix="psconform-simulated-", dir=memory if memory.is_dir() else None))
+    try:
+        for seed in seeds:
+            folder = scratch / "run"
+            simulate(draw(seed, mode=mode, faults=faults), folder)
+            tally.judged(seed, judge_folder(folder))
+            shutil.rmtree(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return tally
+
+
+def judge_many(seeds: range, *, mode: str = "", faults: bool = True) -> Iterator[Tally]:
+    """The same, on all CPUs; yields what there is so far."""
+    tally = Tally()
+    chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for part in pool.map(partial(judge_seeds, mode=mode, faults=faults), chunks):
+            tally.add(part)
+            yield tally

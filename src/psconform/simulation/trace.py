@@ -1,0 +1,142 @@
+"""The truth about a simulated run: what was applied to each variable, and what each worker read, sent and was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+HEAD, TAIL, WHOLE = 1, 2, 3
+"""Which end of a variable an update reached."""
+
+
+class Entry(NamedTuple):
+    """A gradient was applied: times its weight, to an end of a variable or to the whole of it."""
+
+    worker: int
+    step: int
+    weight: float
+    end: int = WHOLE
+
+
+class Log:
+    """What a variable is: its initial value, and all that was applied since, in order.
+
+    The parameters follow from it, so that it cannot be wrong about them.
+    """
+
+    __slots__ = ("entries", "nonce")
+
+    def __init__(self, nonce: int, entries: Sequence[Entry] = ()) -> None:
+        self.nonce, self.entries = nonce, list(entries)
+
+    def add(self, worker: int, step: int, weight: float, end: int = WHOLE) -> None:
+        """Apply a gradient."""
+        self.entries.append(Entry(worker, step, weight, end))
+
+    def copy(self) -> Log:
+        """A variable of its own with the same content."""
+        return Log(self.nonce, self.entries)
+
+    def view(self) -> View:
+        """What a read of it shows now."""
+        return View(self, len(self.entries))
+
+
+class View(NamedTuple):
+    """A variable as it was when it had so many entries."""
+
+    log: Log
+    length: int
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What had been applied."""
+        return self.log.entries[: self.length]
+
+
+class Read(NamedTuple):
+    """A worker has read all variables before the gradient of ``step``, or in the end."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+    views: tuple[View, ...]
+    versions: tuple[int, ...]
+    final: bool
+    read_again: bool = False
+
+
+class Sent(NamedTuple):
+    """A worker is about to send a gradient, for the n-th time in this life."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+    attempt: int
+
+
+class Told(NamedTuple):
+    """A worker knows, or gives up to know, what became of a gradient."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+    outcome: str
+    versions: tuple[int, ...]
+
+
+class Initialised(NamedTuple):
+    """A worker has initialised these variables."""
+
+    worker: int
+    life: int
+    nonces: tuple[int, ...]
+
+
+class Resumed(NamedTuple):
+    """A worker goes on at a step."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+
+
+class Kept(NamedTuple):
+    """A worker has made a checkpoint durable; ``clock``: by ps and worker, how many gradients it has."""
+
+    worker: int
+    name: str
+    clock: tuple[tuple[int, ...], ...]
+
+
+class Restored(NamedTuple):
+    """A worker has restored all ps."""
+
+    worker: int
+    epoch: int
+    name: str
+
+
+@dataclass
+class Trace:
+    """All that happened, in order. A subclass writes it down as a run folder, too."""
+
+    happened: list[tuple[float, object]] = field(default_factory=list)
+
+    def tell(self, now: float, what: object) -> None:
+        """Something happened."""
+        self.happened.append((now, what))
+
+    def done(self, now: float, worker: int) -> None:
+        """A worker has its last answer."""
+
+    def closed(self, now: float, worker: int) -> None:
+        """A worker has ended as it should."""
+
+    def killed(self, now: float, task: str) -> None:
+        """A task was killed."""
