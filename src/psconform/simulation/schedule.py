@@ -16,6 +16,8 @@ from .world import Network
 
 KINDS = (KILL, STOP, DROP, STALL)
 MODES = ("sync", "quorum", "async", "bounded", "staleness-aware")
+RECOVER = ("sync", "async")
+"""Modes that have checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,12 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     if mode and mode not in MODES:
         raise BadInput("--mode", "unknown mode", value=mode, choices=MODES)
     random = Random(f"schedule {seed}")
-    mode = mode or random.choice(MODES)
+    mode = mode or random.choice((*RECOVER, *RECOVER, *MODES))
     workers, ps = random.randint(2, 4), random.randint(1, 3)
-    plain = mode in ("async", "sync")  # of which recovery and other classes of delivery are claimed
     deliveries = ("exactly-once", "exactly-once", "at-least-once", "at-most-once") if mode == "async" else ()
     delivery = random.choice(deliveries or ("exactly-once",))
     steps = random.randint(4, 14)
-    every = random.choice((0, 2, 3, 5)) if plain and delivery == "exactly-once" else 0
+    every = random.choice((0, 2, 3, 5)) if mode in RECOVER and delivery == "exactly-once" else 0
     schedule = Schedule(
         seed=seed,
         mode=mode,
@@ -136,7 +137,7 @@ def _network(random: Random, *, doubled: bool) -> Network:
 
 
 def _with_faults(schedule: Schedule, random: Random) -> Schedule:
-    kinds = [kind for kind in KINDS if kind is not KILL or schedule.every]
+    kinds = [*KINDS, KILL, KILL] if schedule.every else [kind for kind in KINDS if kind is not KILL]
     found = []
     for _ in range(random.randint(1, 4)):
         kind, step = random.choice(kinds), random.randrange(1, schedule.steps)

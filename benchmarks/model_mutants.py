@@ -1,0 +1,495 @@
+"""Mutants of the model: how many schedules it takes until the checks accuse each, and of what.
+
+    python benchmarks/model_mutants.py                  # all, as the table of docs/detection-model.md
+    python benchmarks/model_mutants.py no-dedupe ...    # some, with the report of the first run that is accused
+
+A mutant is one edit of the source of a state machine in src/psconform/simulation/: an old text, which is there once,
+and a new one. One of the guarantees that it breaks must be violated first; some break none, and docs/model.md says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import types
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from psconform.report.text import explain
+from psconform.runner.verdicts import judge_folder
+from psconform.simulation import cluster, server, worker
+from psconform.simulation.cluster import Cluster, Parts
+from psconform.simulation.record import Recorded
+from psconform.simulation.schedule import draw
+
+MOST = 2000
+"""Schedules after which a mutant counts as not found."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit. ``mode``: schedules of this mode alone; empty: of all."""
+
+    name: str
+    machine: str
+    old: str
+    new: str
+    breaks: str
+    mode: str = ""
+
+
+HOMES = {"Server": server, "Worker": worker, "Cluster": cluster}
+"""The machines, and the modules that they are in."""
+
+MUTANTS = (
+    # A server and a gradient.
+    Mutant(
+        "no-dedupe", "server", "if self.rules.once and push.step <", "if False and push.step <", "R1 R2 A1", "async"
+    ),
+    Mutant(
+        "dedupe-one-too-many",
+        "server",
+        "push.step < self.applied[push.worker]:\n            return OK, self.at",
+        "push.step <= self.applied[push.worker]:\n            return OK, self.at",
+        "R1 A1 A5",
+        "async",
+    ),
+    Mutant(
+        "any-epoch",
+        "server",
+        "return self.ready and epoch == self.epoch",
+        "return self.ready",
+        "R1 R2 R3 R4 R6 A1 A7 S1 S4",
+    ),
+    Mutant(
+        "rate-of-one-more",
+        "server",
+        "self.version - push.seen) if",
+        "self.version - push.seen + 1) if",
+        "A4",
+        "staleness-aware",
+    ),
+    Mutant(
+        "rate-for-those-that-want-none", "server", "if self.rules.aware else", "if not self.rules.aware else", "A1 A4"
+    ),
+    Mutant(
+        "rate-of-one-less",
+        "server",
+        "self.version - push.seen) if",
+        "self.version - push.seen - 1) if",
+        "A4",
+        "staleness-aware",
+    ),
+    Mutant(
+        "version-before-apply",
+        "server",
+        "self.version += 1\n        self.at[push.worker] = self.version\n        return OK, self.version",
+        "self.at[push.worker] = self.version\n        self.version += 1\n        return OK, self.at[push.worker]",
+        "A1 A2 A7",
+        "async",
+    ),
+    Mutant(
+        "version-of-now",
+        "server",
+        "            return OK, self.at[push.worker]\n        self.apply",
+        "            return OK, self.version\n        self.apply",
+        "A1 A2",
+        "async",
+    ),
+    Mutant("half-weight", "server", "if self.rules.aware else 1.0)", "if self.rules.aware else 0.5)", "A1", "async"),
+    Mutant(
+        "applied-after-answer",
+        "server",
+        "self.applied[push.worker] = push.step + 1",
+        "self.applied[push.worker] = push.step",
+        "R1 R2 A1 A3 L0 L1",
+    ),
+    Mutant(
+        "first-variable-alone",
+        "server",
+        "for log in self.logs:\n            log.add",
+        "for log in self.logs[:1]:\n            log.add",
+        "R1 A1 S1 S3",
+    ),
+    Mutant(
+        "head-alone",
+        "server",
+        "log.add(push.worker, push.step, weight)",
+        "log.add(push.worker, push.step, weight, 1)",
+        "A6 A1 S1 R1",
+    ),
+    Mutant(
+        "another-slot",
+        "server",
+        "log.add(push.worker, push.step, weight)",
+        "log.add(push.worker, max(0, push.step - 1), weight)",
+        "R1 A1 S1",
+    ),
+    Mutant(
+        "another-worker",
+        "server",
+        "log.add(push.worker, push.step, weight)",
+        "log.add(0, push.step, weight)",
+        "R1 A1 S1",
+    ),
+    Mutant(
+        "sign",
+        "server",
+        "log.add(push.worker, push.step, weight)",
+        "log.add(push.worker, push.step, -weight)",
+        "R1 A1 S1 S5",
+    ),
+    # Rounds.
+    Mutant(
+        "late-by-one-is-taken",
+        "server",
+        "if push.seen < self.version:",
+        "if push.seen < self.version - 1:",
+        "S2 R1",
+        "quorum",
+    ),
+    Mutant(
+        "late-is-told-taken",
+        "server",
+        "return OK if taken else LATE, push.seen + 1",
+        "return OK, push.seen + 1",
+        "S2 R1",
+        "quorum",
+    ),
+    Mutant(
+        "taken-is-told-late",
+        "server",
+        "return OK if taken else LATE, push.seen + 1",
+        "return LATE, push.seen + 1",
+        "S1 S2 R1",
+    ),
+    Mutant(
+        "one-too-few",
+        "server",
+        "len(self.offered) == self.rules.per_round",
+        "len(self.offered) >= max(1, self.rules.per_round - 1)",
+        "S1 S2 S5",
+    ),
+    Mutant(
+        "one-too-many",
+        "server",
+        "len(self.offered) == self.rules.per_round",
+        "len(self.offered) == self.rules.per_round + 1",
+        "L0 L1",
+    ),
+    Mutant(
+        "by-number-of-calls",
+        "server",
+        "self.offered[push.worker] = push\n",
+        "self.offered[len(self.offered)] = push\n",
+        "S1 S2 R1",
+    ),
+    Mutant("round-not-cleared", "server", "self.offered = {}\n        self.rounds", "self.rounds", "S1 S2 A7 R1 L0 L1"),
+    Mutant(
+        "one-round-behind",
+        "server",
+        "for members in rounds[self.version :]:",
+        "for members in rounds[self.version : -1]:",
+        "S4 A6 S1 L0 L1",
+    ),
+    Mutant(
+        "a-round-again",
+        "server",
+        "for members in rounds[self.version :]:",
+        "for members in rounds[max(0, self.version - 1) :]:",
+        "R1 R2 S1 S2 L0 L1",
+    ),
+    Mutant(
+        "without-the-chief",
+        "server",
+        "for member in members))\n\n    def commit",
+        "for member in members if member.worker))\n\n    def commit",
+        "S1 S3 S2 R1 S5",
+    ),
+    Mutant("share-of-all", "server", "1 / len(members) if", "1 / self.rules.workers if", "S5", "quorum"),
+    Mutant("sum-for-mean", "server", "if self.rules.mean else 1.0)", "if not self.rules.mean else 1.0)", "S5"),
+    Mutant(
+        "two-versions-a-round",
+        "server",
+        "self.rounds += (members,)\n        self.version += 1",
+        "self.rounds += (members, ())\n        self.version += 2",
+        "S4 S2 S1 L0 L1",
+    ),
+    # Reads.
+    Mutant("no-barrier", "server", "return self.version >= pull.until and (", "return (", "S1 S2 A7 R1 L0 L1"),
+    Mutant(
+        "barrier-one-early",
+        "server",
+        "self.version >= pull.until and",
+        "self.version >= pull.until - 1 and",
+        "S1 S2 A7 R1 L0 L1",
+    ),
+    Mutant("no-bound", "server", "(pull.bound <= 0 or min(self.applied) >= pull.bound)", "True", "A3", "bounded"),
+    Mutant("bound-by-the-fastest", "server", "min(self.applied) >=", "max(self.applied) >=", "A3", "bounded"),
+    Mutant(
+        "bound-one-more",
+        "server",
+        "min(self.applied) >= pull.bound",
+        "min(self.applied) >= pull.bound - 1",
+        "A3",
+        "bounded",
+    ),
+    Mutant(
+        "an-update-behind",
+        "server",
+        "tuple(log.view() for log in self.logs), self.version, self.rounds",
+        "tuple(View(log, max(0, len(log.entries) - 1)) for log in self.logs), self.version, self.rounds",
+        "S1 A7 A1 R1 A2",
+    ),
+    Mutant(
+        "second-variable-behind",
+        "server",
+        "tuple(log.view() for log in self.logs), self.version, self.rounds",
+        "tuple(log.view()._replace(length=max(0, len(log.entries) - bool(n))) for n, log in enumerate(self.logs)), "
+        "self.version, self.rounds",
+        "A6 S1 A7 R1 A1",
+    ),
+    Mutant(
+        "version-one-more",
+        "server",
+        "for log in self.logs), self.version, self.rounds",
+        "for log in self.logs), self.version + 1, self.rounds",
+        "A2 A4 S4 S1 L0 L1",
+    ),
+    Mutant(
+        "reads-of-any-epoch",
+        "server",
+        "if not self.serves(pull.epoch):\n            return REFUSED\n        self.follow",
+        "self.follow",
+        "R3 A7 R4 M1",
+    ),
+    # The beginning, checkpoints, recovery.
+    Mutant(
+        "checkpoint-of-the-live-state",
+        "server",
+        "logs = tuple(log.copy() for log in self.logs)",
+        "logs = tuple(self.logs)",
+        "R1 R2 R4 S1 A1 R3",
+    ),
+    Mutant(
+        "checkpoint-counts-nothing",
+        "server",
+        "return Cut(logs, self.version, tuple(self.applied)",
+        "return Cut(logs, self.version, (0,) * self.rules.workers",
+        "R1 R2 A1 R4 R3",
+        "async",
+    ),
+    Mutant(
+        "round-outlives-a-fence",
+        "server",
+        "self.ready, self.offered, self.left = epoch, False, {}, {}",
+        "self.ready = epoch, False",
+        "S1 R1 R6 L1",
+    ),
+    Mutant(
+        "serves-behind-the-fence",
+        "server",
+        "self.fence, self.ready, self.offered",
+        "self.fence, _, self.offered",
+        "R3 R4 R6 A7 R1 S1 L0 L1",
+    ),
+    Mutant(
+        "version-not-restored",
+        "server",
+        "self.version, self.rounds = cut.version, cut.rounds",
+        "self.rounds = cut.rounds",
+        "S1 S4 R1 R4 L1",
+        "sync",
+    ),
+    Mutant(
+        "the-failed-shard-alone",
+        "server",
+        "self.logs = [log.copy() for log in cut.logs]",
+        "self.logs = self.logs or [log.copy() for log in cut.logs]",
+        "R1 R2 R4 R3 S1 A1 M1",
+    ),
+    Mutant(
+        "counters-not-restored",
+        "server",
+        "self.applied, self.at = list(cut.applied), list(cut.at)",
+        "self.at = list(cut.at)",
+        "R1 A1 R4 A5",
+    ),
+    Mutant(
+        "restored-state-is-the-checkpoint",
+        "server",
+        "self.logs = [log.copy() for log in cut.logs]",
+        "self.logs = list(cut.logs)",
+        "R1 R2 R4 A1 S1",
+    ),
+    # A worker.
+    Mutant(
+        "reads-before-its-round",
+        "worker",
+        "views, versions = yield from self.pull(became[0])",
+        "views, versions = yield from self.pull(became[0] - 1)",
+        "S1 S2 A7 R1 L0 L1",
+    ),
+    Mutant("begins-anew", "worker", "if self.life:\n", "if False:\n", "S1 R1 I1 M1 A7 L1 L0"),
+    Mutant(
+        "skips-a-step",
+        "worker",
+        "self.step = states[0].version if self.habits.sync else applied",
+        "self.step = states[0].version if self.habits.sync else applied + 1",
+        "R1 L0 L1 A1 A5 R4",
+        "async",
+    ),
+    Mutant(
+        "goes-on-from-the-fastest-shard",
+        "worker",
+        "applied = min(state",
+        "applied = max(state",
+        "R1 A1 A5 R4 A6",
+        "async",
+    ),
+    Mutant("stays-in-its-epoch", "worker", "self.epoch = states[0].epoch\n", "pass\n", "L1"),
+    Mutant("oldest-checkpoint", "cluster", "self._kept[-1]", "self._kept[0]", "R3 R4"),
+    Mutant(
+        "restores-initial-values",
+        "cluster",
+        '- 1}", self._kept[-1]',
+        '- 1}", [replace(cut, logs=tuple(type(log)(7) for log in cut.logs)) for cut in self._kept[-1]]',
+        "I1 R3 R4 R1",
+    ),
+    Mutant("last-but-one-checkpoint", "cluster", "self._kept[-1]", "self._kept[-2:][0]", "R3 R4"),
+    Mutant(
+        "restores-in-silence",
+        "worker",
+        "self.trace.tell(self.world.now, Restored(self.index, epoch, name))\n",
+        "pass\n",
+        "R3",
+    ),
+    Mutant("one-epoch-for-ever", "cluster", "self._epochs += 1\n", "self._epochs = 1\n", "A7 R3 L1"),
+    Mutant(
+        "stale-by-the-first-ps",
+        "worker",
+        "for server, version in zip(self.servers, seen, strict=True)\n        }\n        try",
+        "for server, version in zip(self.servers, seen[:1] * len(seen), strict=True)\n        }\n        try",
+        "A4",
+        "staleness-aware",
+    ),
+    Mutant(
+        "says-ok-without-an-answer",
+        "worker",
+        'self._told("unknown", ())\n            raise',
+        'self._told("ok", ())\n            raise',
+        "",
+    ),
+    Mutant(
+        "dedupe-by-the-first-worker",
+        "server",
+        "push.step < self.applied[push.worker]",
+        "push.step < self.applied[0]",
+        "R1 A1 A5",
+        "async",
+    ),
+    Mutant("gate-not-closed", "server", "self.gate, self.gates = self.gate or [], number", "self.gates = number", ""),
+    Mutant("gate-loses-what-waits", "server", "        for message in waited:\n            self.on(message)\n", "", ""),
+)
+
+
+def mutated(mutant: Mutant) -> tuple[type[Cluster], Parts]:
+    """The machines of a run with this edit.
+
+    Raises:
+        ValueError: its old text is not there once.
+    """
+    original = import_module(f"psconform.simulation.{mutant.machine}")
+    source = Path(str(original.__file__)).read_text(encoding="utf-8")
+    if source.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.name}: its old text is {source.count(mutant.old)} times in {mutant.machine}.py")
+    module = types.ModuleType(f"{original.__name__}_{mutant.name.replace('-', '_')}")
+    module.__package__ = original.__package__
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    exec(compile(source.replace(mutant.old, mutant.new), module.__name__, "exec"), module.__dict__)
+    for name, value in vars(original).items():  # what tasks exchange stays of one type
+        if isinstance(value, type) and name not in HOMES:
+            setattr(module, name, value)
+    made = {
+        name: getattr(module if name.lower() == mutant.machine else original_of, name)
+        for name, original_of in HOMES.items()
+    }
+    return made["Cluster"], Parts(server=made["Server"], worker=made["Worker"])
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first schedule of a mutant that is accused (0: none), of what, and in how many before it a task crashed."""
+
+    mutant: Mutant
+    runs: int = 0
+    violated: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    crashes: int = 0
+    report: str = ""
+
+    @property
+    def right(self) -> bool:
+        """It is accused of something that it breaks, or that is unknown; if it breaks nothing, of nothing."""
+        breaks, named = {*self.mutant.breaks.split()}, {*(self.violated or self.unknown)}
+        if self.crashes:  # of a real task, that would be seen
+            named.add("L1")
+        return bool(breaks & named) if breaks else not self.violated
+
+
+def search(mutant: Mutant, most: int = MOST) -> Found:
+    """Simulate one schedule after another until one is accused."""
+    made, parts = mutated(mutant)
+    crashes, unknown = 0, dict[str, None]()
+    with tempfile.TemporaryDirectory(prefix="psconform-mutant-", dir="/dev/shm") as scratch:
+        for seed in range(most):
+            folder = Path(scratch) / str(seed)
+            trace = Recorded(folder, draw(seed, mode=mutant.mode))
+            run = made(trace.schedule, trace, parts)
+            try:
+                run.run()
+            except Exception:  # a task of the mutant has crashed: nothing that a real run would not notice
+                crashes += 1
+                continue
+            trace.finish(run)
+            judged = judge_folder(folder)
+            if violated := judged.names("violated"):
+                return Found(mutant, seed + 1, tuple(violated), tuple(unknown), crashes, explain(judged))
+            unknown |= dict.fromkeys(judged.names("unknown"))
+            shutil.rmtree(folder)
+    return Found(mutant, unknown=tuple(unknown), crashes=crashes)
+
+
+def main() -> None:
+    """Print the table, or the reports of some."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of mutants; default: all")
+    parser.add_argument("--most", type=int, default=MOST, help=f"schedules for each (default {MOST})")
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)  # slips of mutants
+    chosen = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(partial(search, most=given.most), chosen))
+    lines = ["| mutant | schedules | violated | breaks |", "|---|---:|---|---|"]
+    for one in found:
+        word = f"{one.runs}" if one.runs else f"none of {given.most}"
+        word += f" ({one.crashes} crashed)" if one.crashes else ""
+        named = ", ".join(one.violated) or (f"{', '.join(one.unknown)} unknown" if one.unknown else "")
+        lines.append(f"| `{one.mutant.name}` | {word} | {named} | {one.mutant.breaks or 'nothing'} |")
+    lines += [one.report for one in found if given.names]
+    wrong = [one.mutant.name for one in found if not one.right]
+    not_right = f"; not: {', '.join(wrong)}" if wrong else ""
+    lines.append(f"\n{len(found) - len(wrong)} of {len(found)} as they should be{not_right}\n")
+    sys.stdout.write("\n".join(lines))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
