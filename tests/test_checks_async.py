@@ -132,3 +132,32 @@ def test_a7_lets_a_worker_send_again_later_what_failed(tmp_path):
 
     found = verdict(in_async(Later), tmp_path, "A7")
     assert found.status == "valid", found
+
+
+class HalfApplied(Trainer):
+    """One gradient reaches the first half of its variable only, for good."""
+
+    def sent(self, worker, step, gradient):
+        if (worker, step) == (bugs.WHO, bugs.WHEN):
+            gradient = gradient.copy()
+            gradient[gradient.size // 2 + 1 :] = 0
+        return gradient
+
+    def outcome(self, worker, step, attempt):
+        return None if (worker, step) == (bugs.WHO, bugs.WHEN) else "ok"
+
+
+class HalfAppliedAtMostOnce(HalfApplied):
+    level = ("delivery", "at-most-once")
+
+
+class HalfAppliedAnyRead(HalfApplied):
+    level = ("read_atomicity", "none")
+
+
+def test_r1_takes_no_half_of_a_gradient_for_a_whole_one(tmp_path):
+    line = "the gradient of worker:1, step 3, (unknown) was applied to one end of ps:0 only"
+    assert witness(in_async(HalfApplied), tmp_path / "once", "R1") == (line,)
+    assert witness(in_async(HalfAppliedAtMostOnce), tmp_path / "most", "R1") == (line,)
+    assert witness(HalfApplied(), tmp_path / "sync", "R1") == (line,)
+    assert verdict(in_async(HalfAppliedAnyRead), tmp_path / "any", "R1").status == "valid"  # each read may be torn

@@ -19,6 +19,8 @@ FOLDERS = ("src/psconform", "reference_impl", "conformance", "chaos")
 SOURCE, CATALOG = "src/psconform/", "reference_impl/defects/catalog.py"
 OPTION, CLAIM, FIELD, TOXIC = "an option of a run", "a dimension or level of claims", "a field of a record", "a toxic"
 SHOWN = "what a workload shows"
+ORACLE = "src/psconform/simulation/oracle.py"
+"""It has a definition of each guarantee of its own, which is what it is for."""
 ELSEWHERE: dict[str, dict[str, tuple[str, ...]]] = {
     "barrier": {
         CLAIM: (
@@ -152,6 +154,8 @@ def test_a_name_is_spelled_where_it_is_declared_alone():
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
+            if place == ORACLE:
+                continue
             for text, line in literals(path).items():
                 if text in names and place not in names[text]:
                     met.add((text, place))

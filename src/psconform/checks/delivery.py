@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.columns import OUTCOMES, UNKNOWN, Floats
+from ..history.columns import OUTCOMES, UNKNOWN, Bools, Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..probe import ENTRIES
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import check
 from .witness import again, grouped
 
+HALF = -1
+"""In the place of how often a gradient was applied: to a part of a variable."""
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
 
 
@@ -19,6 +22,7 @@ def delivery_class(history: History) -> Verdict:
 
     exactly-once: once; at-least-once: once or more; at-most-once: once or not at all. A push that surely failed is
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
+    In every class a gradient is applied whole: one that all final reads show at one end of a variable only is not.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -32,17 +36,21 @@ def delivery_class(history: History) -> Verdict:
     lost = np.zeros_like(too_often)
     if history.finals and least:
         lost = history.accepted & ~history.last.plain & (_whole(history.last.least) < least) & ~too_often
+    half = _half(history) & ~too_often & ~lost
     found: list[tuple[int, int, str, tuple[str, int]]] = []
-    for peer, step, variable in np.argwhere((too_often | lost).transpose(1, 2, 0)).tolist():
+    for peer, step, variable in np.argwhere((too_often | lost | half).transpose(1, 2, 0)).tolist():
         # of a record cut short, the push may be missing
         code = history.outcomes[peer, step] or (0 if history.barred[peer, step] else UNKNOWN)
         times = int(high[variable, peer, step]) if too_often[variable, peer, step] else 0
+        times = HALF if half[variable, peer, step] else times
         found.append((peer, step, history.variable(variable), (OUTCOMES[code], times)))
     lines = []
     for group in grouped(found):
         outcome, times = group.said
         line = f"{group.gradients}, ({outcome}) {group.were} "
-        if times:
+        if times == HALF:
+            lines.append(f"{line}applied to one end of {group.where} only{group.number}")
+        elif times:
             line += f"applied {counted(times, 'time')} to {group.where}{group.number}"
             lines.append(line + (again(history, group) if times > 1 else ""))
         else:
@@ -58,6 +66,16 @@ def delivery_class(history: History) -> Verdict:
     said = counted(pushed, "gradient")
     said = said if acked == pushed else f"{acked} acknowledged of {said}"
     return valid(f"{said}, {counted(history.variables, 'variable')}")
+
+
+def _half(history: History) -> Bools:
+    """Gradients that every final read shows, but at head or tail alone, bool[V, W, K].
+
+    Where reads may be torn, or a compression may leave entries out, that says nothing.
+    """
+    if not history.finals or history.claims.read_atomicity == "none" or ENTRIES in history.workload.shows:
+        return np.zeros((history.variables, history.layout.workers, history.steps), np.bool_)
+    return np.asarray(history.last.always & (history.last.torn_in == history.last.count))
 
 
 def _ambiguous(history: History) -> str:

@@ -244,6 +244,11 @@ class Finals:
         """Every final read shows it, at head and tail."""
         return np.asarray(self._shown - self._number(self.odd.torn) == self.count)
 
+    @property
+    def torn_in(self) -> Counts:
+        """In how many final reads head and tail disagree whether it is there at all, int32[V, W, K]."""
+        return self._number(self.odd.torn)
+
     @cached_property
     def contributed(self) -> Bools:
         """Some final read shows it at head and tail, with a weight worth the name."""

@@ -104,6 +104,11 @@ class Cluster:
         return self._epochs
 
     @property
+    def kept(self) -> dict[str, list[Cut]]:
+        """All checkpoints by name, oldest first."""
+        return {f"checkpoint-{number}": cuts for number, cuts in enumerate(self._kept)}
+
+    @property
     def newest(self) -> tuple[str, list[Cut]]:
         """The newest checkpoint."""
         return f"checkpoint-{len(self._kept) - 1}", self._kept[-1]

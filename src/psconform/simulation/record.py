@@ -161,7 +161,7 @@ class Recorded(Trace):
         else:
             before = held.view.length
         half, steps, values = self._ledger.half, self.schedule.steps, held.values
-        for peer, step, weight, end in view.log.entries[before : view.length]:
+        for peer, step, weight, end, _ in view.log.entries[before : view.length]:
             slot, amount = peer * steps + step, np.float32(UNIT * weight)
             if end & HEAD:
                 values[slot] -= amount

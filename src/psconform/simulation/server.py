@@ -201,7 +201,7 @@ class Server:
     def apply(self, push: Push, weight: float) -> None:
         """Apply a gradient to every variable."""
         for log in self.logs:
-            log.add(push.worker, push.step, weight)
+            log.add(push.worker, push.step, weight, epoch=push.epoch)
         self.applied[push.worker] = push.step + 1
 
     # Reads.

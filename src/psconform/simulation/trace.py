@@ -11,28 +11,34 @@ HEAD, TAIL, WHOLE = 1, 2, 3
 
 
 class Entry(NamedTuple):
-    """A gradient was applied: times its weight, to an end of a variable or to the whole of it."""
+    """A gradient was applied: times its weight, to an end of a variable or to the whole of it.
+
+    ``epoch``: the cluster epoch in which it was computed; None: not said.
+    """
 
     worker: int
     step: int
     weight: float
     end: int = WHOLE
+    epoch: int | None = None
 
 
 class Log:
     """What a variable is: its initial value, and all that was applied since, in order.
 
-    The parameters follow from it, so that it cannot be wrong about them.
+    The parameters follow from it, so that it cannot be wrong about them. The first ``start`` entries came with it, from
+    a checkpoint.
     """
 
-    __slots__ = ("entries", "nonce")
+    __slots__ = ("entries", "nonce", "start")
 
     def __init__(self, nonce: int, entries: Sequence[Entry] = ()) -> None:
         self.nonce, self.entries = nonce, list(entries)
+        self.start = len(self.entries)
 
-    def add(self, worker: int, step: int, weight: float, end: int = WHOLE) -> None:
+    def add(self, worker: int, step: int, weight: float, end: int = WHOLE, *, epoch: int | None = None) -> None:
         """Apply a gradient."""
-        self.entries.append(Entry(worker, step, weight, end))
+        self.entries.append(Entry(worker, step, weight, end, epoch))
 
     def copy(self) -> Log:
         """A variable of its own with the same content."""

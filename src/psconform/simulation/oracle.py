@@ -1,0 +1,300 @@
+"""Which guarantees a simulated run kept in truth: by what was applied. It shares no code with the checks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+from .cluster import Cluster, Injected
+from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
+from .recovered import completes, fencing, joining, one_cut, rollback
+from .trace import TAIL, Initialised, Read, Sent, Told
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Whether a guarantee held; if not, whether the record of the run shows that, and an example."""
+
+    held: bool = True
+    shown: bool = False
+    why: str = ""
+
+
+def truths(cluster: Cluster) -> dict[str, Truth]:
+    """What became of each guarantee that a finished run claims."""
+    facts = Facts(cluster)
+    found = {}
+    for name, breaches in _claimed(facts).items():
+        all_of_them = sorted(breaches(facts), key=lambda breach: not breach.shown)
+        found[name] = Truth(False, *all_of_them[0]) if all_of_them else Truth()
+    return found
+
+
+def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
+    schedule, claims = facts.schedule, facts.claims
+    judged: dict[str, Callable[[Facts], Breaches]] = {"A6": _atomic, "A7": _monotonic}
+    judged |= {"I1": _initialised_once, "I2": _ready, "R1": _delivery}
+    judged |= {"R2": _duplicates} if claims.delivery != "at-most-once" else {}
+    if schedule.sync:
+        judged |= {"S2" if schedule.quorum else "S1": _rounds, "S3": _contributors, "S4": _release, "S5": _weights}
+    else:
+        judged |= {"A2": _staleness, "A5": _applied_as_pushed}
+        judged |= {"A1": _on_arrival} if claims.delivery != "at-most-once" else {}
+        judged |= {"A3": _bounded} if claims.staleness == "bounded" else {}
+        judged |= {"A4": _rate} if claims.rate == "staleness-aware" else {}
+    if claims.recovery == "checkpoint":
+        judged |= {"R3": rollback, "R4": one_cut, "R6": fencing, "M1": joining}
+    injected = any(isinstance(what, Injected) for what in facts.happened)
+    return judged | {"L1" if injected else "L0": completes}
+
+
+def _rounds(facts: Facts) -> Breaches:
+    """S1, S2: a round is so many gradients of different workers, all computed at the version before it."""
+    size, full = facts.per_round, not facts.schedule.quorum
+    for column in facts.columns:
+        for index, entry in enumerate(column.entries):
+            number, place = divmod(index, size)
+            others = {worker for worker, _ in column.grads[index - place : index]}
+            if entry.worker in others or (full and entry.step != number):
+                yield column.breach(index, f"is in round {number}")
+            elif not any(len(column.shown(read)) == number * size for read in facts.bases(entry)):
+                yield column.breach(index, f"is in round {number}, and was computed at another version")
+        if len(column.grads) % size:
+            yield column.breach(len(column.grads) - 1, "is in a round that is not complete")
+        if full and facts.finished and column.live and len(column.grads) < size * facts.schedule.steps:
+            yield Breach(True, f"{column}: ends with {len(column.grads)} gradients")
+    for read in facts.reads if not full else ():
+        for column, grads in facts.seen_by(read):
+            if len(grads) != read.versions[column.ps] * size:
+                yield Breach(True, f"{name_of(read)} has versions {read.versions}, {len(grads)} gradients in {column}")
+
+
+def _contributors(facts: Facts) -> Breaches:
+    """S3: a round has the same gradients in every variable."""
+    size = facts.per_round
+    for one, other in permutations(facts.columns, 2):
+        if one.epoch != other.epoch:
+            continue
+        for grad in one.counts.keys() - other.counts.keys() if one.live and other.live and facts.finished else ():
+            yield Breach(True, f"{other}: lacks {grad}, which {one} has")
+        if max((*one.counts.values(), *other.counts.values()), default=1) > 1:
+            continue  # rounds cannot be counted where a gradient is doubled, which is R2's
+        for begin in range(0, min(len(one.grads), len(other.grads)) - size + 1, size):
+            if set(one.grads[begin : begin + size]) != set(other.grads[begin : begin + size]):
+                shown = begin + size <= min(one.read, other.read)
+                yield Breach(shown, f"{one} and {other} differ in round {begin // size}")
+
+
+def _release(facts: Facts) -> Breaches:
+    """S4: no read mixes rounds; from one step of a worker to the next there is one round more, and one version."""
+    yield from mixed(facts, facts.reads, lambda _: 0)
+    before: dict[tuple[int, int], tuple[Read, int]] = {}
+    for read in facts.reads if not facts.schedule.quorum else ():
+        rounds = max((step + 1 for _, grads in facts.seen_by(read) for _, step in grads), default=0)
+        last, had = before.setdefault((read.worker, read.epoch), (read, rounds))
+        if rounds - had != read.step - last.step:
+            yield Breach(True, f"{name_of(read)} shows {rounds - had} rounds more")
+        if any(now - then != read.step - last.step for now, then in zip(read.versions, last.versions, strict=True)):
+            yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {last.versions}")
+        before[read.worker, read.epoch] = read, rounds
+
+
+def _weights(facts: Facts) -> Breaches:
+    """S5: mean or sum, as declared."""
+    yield from _weighs(facts, 1 / facts.per_round if facts.schedule.reduction == "mean" else 1.0)
+
+
+def _weighs(facts: Facts, declared: float) -> Breaches:
+    for column in facts.columns:
+        for index, entry in enumerate(column.entries):
+            if abs(entry.weight - declared) > 1e-6:
+                yield column.breach(index, f"has weight {entry.weight:g}, not {declared:g}")
+
+
+def _on_arrival(facts: Facts) -> Breaches:
+    """A1: every accepted gradient is applied once, whole; each makes a version, and versions are those of gradients."""
+    for column in facts.live:
+        for grad in facts.accepted:
+            allowed = facts.tries(grad) if facts.claims.delivery == "at-least-once" else 1
+            if not 1 <= column.counts[grad] <= allowed:
+                yield Breach(facts.finished, f"{column}: {grad} was applied {column.counts[grad]} times")
+    if facts.claims.rate == "constant":
+        yield from _weighs(facts, 1.0)
+    for column in facts.columns:
+        named: dict[int, Grad] = {}
+        same = [other for other in facts.columns if (other.variable, other.epoch) == (column.variable, column.epoch)]
+        length = max(1, *(len(other.grads) for other in same))
+        for what in facts.told:
+            if what.versions and what.epoch == column.epoch:
+                version, grad = what.versions[column.ps], (what.worker, what.step)
+                again = facts.tries(grad) > 1  # it may be answered with a later version
+                if not again and (named.setdefault(version, grad) != grad or not 0 < version <= length):
+                    yield Breach(facts.schedule.versions, f"{column}: {grad} is version {version}")
+
+
+def _taus(facts: Facts) -> Iterator[tuple[Column, int, list[int]]]:
+    """By gradient, how many others were applied since it was computed; one for each read that it may be of.
+
+    Not where versions do not count what reads show: something was lost or doubled, or an old state read.
+    """
+    wrong = {
+        id(column.log)
+        for read in facts.reads
+        for column, grads in facts.seen_by(read)
+        if read.versions[column.ps] != len(grads)
+    }
+    for column in facts.columns:
+        for index, entry in enumerate(column.entries if id(column.log) not in wrong else ()):
+            yield column, index, [index - len(column.shown(read)) for read in facts.bases(entry)]
+
+
+def _staleness(facts: Facts) -> Breaches:
+    """A2: what versions tell of the staleness of a gradient is true, and never negative."""
+    claimed: dict[Grad, list[int]] = {}  # by gradient, what tau is by ps, as versions have it
+    for what in facts.told:
+        bases = [base for _, base in facts.sent.get((what.worker, what.step), ())]
+        if len(bases) == 1 and bases[0] is not None and what.versions:
+            taus = [now - 1 - then for now, then in zip(what.versions, bases[0].versions, strict=True)]
+            claimed[what.worker, what.step] = taus
+            if min(taus) < 0:
+                yield Breach(facts.schedule.versions, f"gradient {what.step} of worker:{what.worker} has tau {taus}")
+    for column, index, taus in _taus(facts):
+        grad = column.grads[index]
+        places = sum(other.counts[grad] for other in facts.columns if other.variable == column.variable)
+        if grad in claimed and places == len(taus) == 1 and claimed[grad][column.ps] != taus[0]:
+            why = column.breach(index, f"has tau {taus[0]}, not {claimed[grad][column.ps]}").why
+            yield Breach(facts.schedule.versions, why)
+
+
+def _bounded(facts: Facts) -> Breaches:
+    """A3: a read at clock c sees all updates up to c-s-1, and those of its worker; nobody is more than s ahead."""
+    clocks = [0] * facts.schedule.workers
+    bound = facts.schedule.staleness or 0
+    for what in facts.happened:
+        if isinstance(what, Sent):
+            clocks[what.worker] = max(clocks[what.worker], what.step + 1)
+        if not isinstance(what, Read) or what.final:
+            continue
+        if min(clocks) < what.step - bound:
+            yield Breach(True, f"{name_of(what)}, when a worker had sent {min(clocks)} gradients")
+        for column, grads in facts.seen_by(what):
+            for worker, step in column.counts.keys() - set(grads):
+                if step < what.step - (0 if worker == what.worker else bound):
+                    yield Breach(True, f"{name_of(what)} lacks gradient {step} of worker:{worker} in {column}")
+
+
+def _rate(facts: Facts) -> Breaches:
+    """A4: the weight is 1 / max(1, tau)."""
+    for column, index, taus in _taus(facts):
+        weight = column.entries[index].weight
+        if not any(abs(weight * max(1, tau) - 1) < 1e-6 for tau in taus):
+            yield column.breach(index, f"has weight {weight:g} at tau {taus}")
+
+
+def _lost(facts: Facts, *, whole: bool) -> Breaches:
+    """Acknowledged gradients that a variable lacks in the end; wholly, or at one end of it."""
+    for column in facts.live:
+        for grad in facts.accepted if facts.claims.delivery != "at-most-once" else ():
+            if not column.counts[grad] and (whole or all(grad != entry[:2] for entry in column.log.entries)):
+                yield Breach(facts.finished, f"{column}: lacks {grad}")
+
+
+def _applied_as_pushed(facts: Facts) -> Breaches:
+    """A5: what was acknowledged is applied; at-most-once, nothing is applied more often than it was sent."""
+    yield from _lost(facts, whole=False)
+    if facts.claims.delivery == "at-most-once":
+        yield from _again(facts, facts.tries)
+
+
+def _atomic(facts: Facts) -> Breaches:
+    """A6: a read is atomic per variable; per shard, or as a snapshot, where claimed."""
+    for read in facts.reads:
+        for (one, here), (other, there) in permutations(facts.seen_by(read), 2):
+            if one.log is other.log and (torn := (set(here) - set(there)) & other.counts.keys()):
+                yield Breach(True, f"{name_of(read)} shows {sorted(torn)[0]} at one end of {one} only")
+    snapshot = facts.claims.read_atomicity == "snapshot"
+    yield from mixed(facts, facts.reads, lambda column: 0 if snapshot else column.ps)
+
+
+def _monotonic(facts: Facts) -> Breaches:
+    """A7: monotonic reads, read-my-writes, and each worker's gradients in its order."""
+    before: dict[tuple[int, int], Read] = {}
+    written: dict[tuple[int, int], set[Grad]] = defaultdict(set)
+    for what in facts.happened:
+        if isinstance(what, Told) and what.outcome == "ok":
+            written[what.worker, what.epoch].add((what.worker, what.step))
+        if not isinstance(what, Read):
+            continue
+        last = before.setdefault((key := (what.worker, what.epoch)), what)
+        for column, grads in facts.seen_by(what):
+            if column.end == TAIL:
+                continue  # what is at one end only is torn (A6)
+            if Counter(column.shown(last)) - Counter(grads):
+                yield Breach(True, f"{name_of(what)} lacks in {column} what it has shown")
+            for _, step in (written[key] & facts.lasting[column.variable]) - set(grads):
+                yield Breach(True, f"{name_of(what)} lacks its own gradient {step} in {column}")
+        if any(now < then for now, then in zip(what.versions, last.versions, strict=True)):
+            yield Breach(facts.schedule.versions, f"{name_of(what)} has versions {what.versions} after {last.versions}")
+        before[key] = what
+    for column in facts.columns:
+        yield from _in_order(facts, column)
+
+
+def _in_order(facts: Facts, column: Column) -> Breaches:
+    answered = {(what.worker, what.step) for what in facts.told if what.outcome == "ok"}
+    lengths = {len(column.shown(read)) for read in facts.reads for view in read.views if view.log is column.log}
+    for late, (worker, step) in enumerate(column.grads):
+        early = next((n for n, grad in enumerate(column.grads[:late]) if grad[0] == worker and grad[1] > step), None)
+        if early is not None and (worker, step) not in column.grads[:late]:
+            seen = any(early < length <= late for length in lengths) and facts.tries((worker, step)) == 1
+            why = f"{column}: gradient {step} of worker:{worker} comes after {column.grads[early][1]}"
+            yield Breach(seen and (worker, step) in answered, why)
+
+
+def _initialised_once(facts: Facts) -> Breaches:
+    """I1: a variable is initialised once."""
+    for one, other in permutations(facts.columns, 2):
+        if one.variable == other.variable and one.log.nonce != other.log.nonce:
+            shown = facts.is_read(one) and facts.is_read(other)
+            yield Breach(shown, f"{one} begins with {one.log.nonce}, and in epoch {other.epoch} with {other.log.nonce}")
+    for what in [what for what in facts.happened if isinstance(what, Initialised)][1:]:
+        if not what.life:  # what a worker says after it was started again, the servers may have refused
+            yield Breach(True, f"worker:{what.worker} initialised again")
+
+
+def _ready(facts: Facts) -> Breaches:
+    """I2: no read, and no gradient, before a variable is initialised."""
+    for column in facts.columns:
+        if not column.log.nonce and (column.entries or facts.is_read(column)):
+            yield Breach(facts.is_read(column), f"{column} is not initialised")
+
+
+def _delivery(facts: Facts) -> Breaches:
+    """R1: a gradient is applied as often as the delivery class says."""
+    answers = {(what.worker, what.step, what.outcome) for what in facts.told}
+    for column in facts.columns:
+        for index, grad in enumerate(column.grads):
+            if grad not in facts.sent:
+                yield column.breach(index, "was never sent")
+            if (*grad, "failed") in answers and (*grad, "ok") not in answers:
+                yield column.breach(index, "was refused")
+        for worker, step in {entry[:2] for entry in column.log.entries} - column.counts.keys():
+            yield Breach(facts.finished and column.live, f"{column}: half of gradient {step} of worker:{worker}")
+    if facts.claims.delivery != "at-least-once":
+        yield from _again(facts, lambda _: 1)
+    if facts.claims.delivery != "at-most-once":
+        yield from _lost(facts, whole=True)
+
+
+def _duplicates(facts: Facts) -> Breaches:
+    """R2: a gradient that was sent n times is applied up to n times at-least-once, else once."""
+    yield from _again(facts, facts.tries if facts.claims.delivery == "at-least-once" else lambda _: 1)
+
+
+def _again(facts: Facts, allowed: Callable[[Grad], int]) -> Breaches:
+    for column in facts.columns:
+        for index, grad in enumerate(column.grads):
+            if column.grads[:index].count(grad) >= max(1, allowed(grad)):
+                yield column.breach(index, "was applied again")

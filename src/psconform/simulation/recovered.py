@@ -1,0 +1,116 @@
+"""What the oracle says of recovery: of rollbacks, of workers that come back, and whether training ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from .cluster import Injected
+from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
+from .trace import Entry, Kept, Read, Restored
+
+
+def _restores(facts: Facts) -> Iterator[tuple[Restored, str, list[Column]]]:
+    """Each restore, the newest checkpoint at that time, and what was served after it."""
+    newest = ""
+    for what in facts.happened:
+        if isinstance(what, Kept):
+            newest = what.name
+        if isinstance(what, Restored):
+            yield what, newest, [column for column in facts.columns if column.epoch == what.epoch]
+
+
+def _kept(facts: Facts, column: Column, name: str) -> list[Entry]:
+    """What a checkpoint has of a variable."""
+    cuts = facts.cluster.kept.get(name)
+    return cuts[column.ps].logs[column.variable % facts.schedule.variables].entries if cuts else []
+
+
+def _begins_as(facts: Facts, column: Column, name: str) -> bool:
+    return column.log.entries[: column.log.start] == _kept(facts, column, name)
+
+
+def _seen_apart(facts: Facts, column: Column, name: str) -> bool:
+    """Whether the first read of a worker after the restore shows what is not of that checkpoint, or less."""
+    had = {(entry.worker, entry.step) for entry in _kept(facts, column, name) if entry.end & column.end}
+    for read in facts.first_reads:
+        if read.epoch == column.epoch and read.views[column.variable].log is column.log:
+            grads = set(column.shown(read))
+            if had - grads or any(worker == read.worker for worker, _ in grads - had):
+                return True
+    return False
+
+
+def rollback(facts: Facts) -> Breaches:
+    """R3: a rollback ends at the newest durable checkpoint; nothing goes back silently."""
+    declared = {0}
+    for what, newest, columns in _restores(facts):
+        declared.add(what.epoch)
+        if what.name != newest:
+            yield Breach(True, f"worker:{what.worker} restored {what.name}, and {newest} is newer")
+        for column in columns:
+            if not _begins_as(facts, column, newest):
+                yield Breach(what.name != newest, f"{column} does not begin as {newest}")
+    latest: dict[tuple[int, int], tuple[Read, list[Grad]]] = {}
+    for read in facts.reads:
+        for column, grads in facts.seen_by(read):
+            before, had = latest.get((column.variable, read.epoch), (read, []))
+            if set(had) - set(grads) and before.views[column.variable].log is not column.log:
+                own = before.worker == read.worker
+                yield Breach(own, f"{name_of(read)} lacks in {column} what {name_of(before)} has shown")
+            latest[column.variable, read.epoch] = read, grads
+    for column in facts.columns:
+        if column.epoch not in declared:
+            yield Breach(False, f"{column}: no restore is declared")
+
+
+def one_cut(facts: Facts) -> Breaches:
+    """R4: all variables come from the checkpoint that the restore names, and that has what its clock says."""
+    clocks = {what.name: what.clock for what in facts.happened if isinstance(what, Kept)}
+    for what, _, columns in _restores(facts):
+        for column in columns:
+            had = Counter(entry.worker for entry in _kept(facts, column, what.name) if entry.end & column.end)
+            said = Counter(dict(enumerate(clocks[what.name][column.ps] if what.name in clocks else ())))
+            if not _begins_as(facts, column, what.name) or had != said:
+                yield Breach(_seen_apart(facts, column, what.name), f"{column} does not begin as {what.name}")
+
+
+def fencing(facts: Facts) -> Breaches:
+    """R6: no gradient that was computed before a rollback is applied after it."""
+    for column in facts.columns:
+        for index, entry in enumerate(column.entries[column.start :], column.start):
+            if entry.epoch is not None and entry.epoch < column.epoch:
+                own = [read for read in facts.first_reads if read.worker == entry.worker and read.epoch == column.epoch]
+                shown = any(column.grads[index] in column.shown(read) for read in own)
+                yield Breach(shown, column.breach(index, f"was computed in epoch {entry.epoch}").why)
+
+
+def joining(facts: Facts) -> Breaches:
+    """M1: a worker that was started again reads committed state before it pushes, for that step."""
+    for (worker, step), sent in facts.sent.items():
+        for what, read in sent:
+            if not what.life:
+                continue
+            if read is None or (read.life, read.step) != (what.life, step):
+                yield Breach(True, f"worker:{worker} sent gradient {step}, and had not read for it")
+            elif facts.schedule.sync:
+                yield from mixed(facts, [read], lambda _: 0)
+                for column, grads in facts.seen_by(read):
+                    if any(
+                        other <= max(step for _, step in grads)
+                        for _, other in column.counts.keys() - set(grads)
+                        if grads
+                    ):
+                        yield Breach(True, f"{name_of(read)} shows half a round in {column}")
+
+
+def completes(facts: Facts) -> Breaches:
+    """L0, L1: every worker came to its end, and took all its steps."""
+    if any(what.fault.lasts_s is None for what in facts.happened if isinstance(what, Injected)):
+        return  # nothing is owed after a fault that is not healed
+    if not facts.finished:
+        yield Breach(True, "training did not end")
+    for worker in range(facts.schedule.workers) if facts.finished and not facts.schedule.quorum else ():
+        missing = [step for step in range(facts.schedule.steps) if not facts.tries((worker, step))]
+        if missing:
+            yield Breach(True, f"worker:{worker} never sent gradient {missing[0]}")
