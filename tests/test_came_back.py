@@ -145,6 +145,24 @@ def test_what_its_life_before_had_sent_arrives_after_it_has_asked_where_to_go_on
     assert violated(judged) == ([] if times == 1 else ["S1", "R1", "R2"]), explain(judged)
 
 
+def test_a_step_that_a_life_in_between_saw_answered_is_not_open(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.start(1)
+    story.dies_and_comes_back()
+    story.probes[1].resume(4)
+    story.start(1)
+    story.start(0)
+    story.commit()  # the life in between has its answer
+    story.dies_and_comes_back()
+    story.probes[1].resume(4)
+    story.read(1, 4)
+    story.probes[1].push(4)
+    story.probes[1].ack(4, "ok", [5, 5])
+    judged = story.finish()
+    assert "S1" in violated(judged), explain(judged)
+
+
 def test_it_begins_again_at_a_step_that_was_answered(tmp_path):
     story = Rounds(tmp_path)
     story.train(4)

@@ -47,8 +47,9 @@ def simulate(
     from .simulation.record import simulate as simulated
     from .simulation.schedule import draw
 
+    schedule = draw(seed, mode=mode, faults=faults)
     folder = run_folder(out)
-    simulated(draw(seed, mode=mode, faults=faults), folder)
+    simulated(schedule, folder)
     judged = check(folder)
     print_run(judged.as_dict(), judged.text(verbose=verbose), as_json=as_json)
     raise typer.Exit(judged.exit_code)
@@ -78,7 +79,8 @@ def _many(seeds: range, *, mode: str, faults: bool, as_json: bool) -> None:
         text.append(f"\n  {', '.join(names)} violated: {again}{'' if faults else ' --no-faults'}", style="bold red")
     word = {0: "valid", 1: "violated", 2: "unknown"}[tally.exit_code]
     judged = sum(map(tally.number, STATUSES))
-    said = f"{len(tally.accused)} accused, {tally.number('unknown')} of {judged} verdicts unknown"
+    undecided = f"{tally.undecided} undecided ({tally.number('unknown')} of {judged} verdicts unknown)"
+    said = f"{len(tally.accused)} accused, {undecided}"
     text.append(f"\n{word.upper()}: {said}", style=STYLES.get(word, ""))
     print_run(tally.as_dict(), text, as_json=as_json)
     raise typer.Exit(tally.exit_code)

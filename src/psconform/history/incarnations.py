@@ -81,10 +81,14 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
 
 
 def _use(before: Sequence[Worker], reads: Reads) -> Ints:
-    """The use of each read, knowing the lives before: a push that one of them has not lived to see answered may still
-    arrive, so what is computed at a read of that step is its gradient once more."""
-    open_steps = [worker.pushes.step[worker.pushes.outcome == UNKNOWN] for worker in before]
-    again = np.isin(reads.step, np.concatenate(open_steps)) if before else np.zeros(len(reads), np.bool_)
+    """The use of each read, knowing the lives before: a push of theirs of which they have not learnt what became of it
+    may still arrive, so what is computed at a read of that step is its gradient once more."""
+    still_open: set[int] = set()
+    for worker in before:
+        pushes = worker.pushes
+        still_open |= {*pushes.step[pushes.outcome == UNKNOWN].tolist()}
+        still_open -= {*pushes.step[pushes.outcome == OK].tolist()}
+    again = np.isin(reads.step, list(still_open))
     return np.where(again & (reads.use == FIRST) & ~reads.final, ANEW, reads.use)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import tempfile
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -13,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..launchers.local import scratch_folder
 from ..runner.verdicts import Judged, judge_folder
 from ..verdict import Status
 from .record import simulate
 from .schedule import draw
 
-CHUNK = 50
+CHUNK = 20
 """Runs that a process is given at a time."""
 
 
@@ -31,6 +34,7 @@ class Tally:
     titles: dict[str, str] = field(default_factory=dict)
     accused: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)  # seed, guarantees that are violated
     unknown: Counter[str] = field(default_factory=Counter)  # runs by reason
+    undecided: int = 0  # runs with an unknown verdict, and none violated
 
     def add(self, other: Tally) -> None:
         """Put the runs of another one to these."""
@@ -39,6 +43,7 @@ class Tally:
         self.titles |= other.titles
         self.accused += other.accused
         self.unknown.update(other.unknown)
+        self.undecided += other.undecided
 
     def judged(self, seed: int, judged: Judged) -> None:
         """Count one run."""
@@ -48,6 +53,7 @@ class Tally:
             self.titles[verdict.guarantee] = verdict.title
         if violated := judged.names("violated"):
             self.accused.append((seed, tuple(violated)))
+        self.undecided += judged.exit_code == 2
         self.unknown.update({verdict.reason for verdict in judged.verdicts if verdict.status == "unknown"})
 
     def number(self, status: Status) -> int:
@@ -68,18 +74,13 @@ class Tally:
         return 1 if self.accused else 2 if self.number("unknown") else 0
 
 
-def judge_seeds(seeds: Iterable[int], *, mode: str = "", faults: bool = True) -> Tally:
-    """Simulate and judge a run for each seed; nothing of them stays."""
-    tally, memory = Tally(), Path("/dev/shm")
-    scratch = Path(tempfile.mkdtemp(prefix="psconform-simulated-", dir=memory if memory.is_dir() else None))
-    try:
-        for seed in seeds:
-            folder = scratch / "run"
-            simulate(draw(seed, mode=mode, faults=faults), folder)
-            tally.judged(seed, judge_folder(folder))
-            shutil.rmtree(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def judge_seeds(seeds: Iterable[int], scratch: Path, *, mode: str = "", faults: bool = True) -> Tally:
+    """Simulate and judge a run for each seed, in this folder; nothing of them stays."""
+    tally, folder = Tally(), scratch / f"run-{os.getpid()}"
+    for seed in seeds:
+        simulate(draw(seed, mode=mode, faults=faults), folder)
+        tally.judged(seed, judge_folder(folder))
+        shutil.rmtree(folder)
     return tally
 
 
@@ -87,7 +88,27 @@ def judge_many(seeds: range, *, mode: str = "", faults: bool = True) -> Iterator
     """The same, on all CPUs; yields what there is so far."""
     tally = Tally()
     chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for part in pool.map(partial(judge_seeds, mode=mode, faults=faults), chunks):
-            tally.add(part)
-            yield tally
+    with scratch_folder() as scratch:
+        judge = partial(judge_seeds, scratch=scratch, mode=mode, faults=faults)
+        with ProcessPoolExecutor(os.cpu_count(), initializer=_begin, initargs=(scratch,)) as pool:
+            try:
+                for part in pool.map(judge, chunks):
+                    tally.add(part)
+                    yield tally
+            finally:  # also of Ctrl-C while they are still being handed out
+                pool.shutdown(cancel_futures=True)
+
+
+def _begin(scratch: Path) -> None:
+    """Ctrl-C is for the process that started this one; should that be killed, this one ends, and nothing stays."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_ends_with_parent, args=(scratch,), daemon=True).start()
+
+
+def _ends_with_parent(scratch: Path) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(1)
