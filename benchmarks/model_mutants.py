@@ -448,7 +448,7 @@ def search(mutant: Mutant, most: int = MOST) -> Found:
     """Simulate one schedule after another until one is accused."""
     made, parts = mutated(mutant)
     crashes, unknown = 0, dict[str, None]()
-    with tempfile.TemporaryDirectory(prefix="psconform-mutant-", dir="/dev/shm") as scratch:
+    with tempfile.TemporaryDirectory(prefix="psconform-mutant-") as scratch:
         for seed in range(most):
             folder = Path(scratch) / str(seed)
             trace = Recorded(folder, draw(seed, mode=mutant.mode))

@@ -26,7 +26,7 @@ def test_a_ps_is_killed_and_nobody_is_told_what_was_lost(judge):
 
 
 def test_a_sync_worker_is_killed_and_the_job_hangs(judge):
-    # nobody waits for the hang itself: what is violated by then stays violated
+    # psconform does not wait for the hang: what is violated by then stays violated
     run = judge(TARGET, layout="ps=1,worker=2", steps=30, kill=["worker:1@10"], patience_s=40)
     assert {"R1", "R2", "S1"} <= set(run.violated), run.explain()
     assert run.as_dict()["status"] == "decided"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -55,11 +55,11 @@ def simulate(
     raise typer.Exit(judged.exit_code)
 
 
-def _many(seeds: range, *, mode: str, faults: bool, as_json: bool) -> None:
+def _many(seeds: range, *, mode: str, faults: bool, as_json: bool) -> NoReturn:
     from .simulation.schedule import draw
     from .simulation.tally import Tally, judge_many
 
-    draw(seeds[0], mode=mode)  # a wrong mode is told here
+    draw(seeds[0], mode=mode)  # raises BadInput for a wrong mode
     tally = Tally()
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

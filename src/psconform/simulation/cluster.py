@@ -14,7 +14,7 @@ from .worker import Worker
 from .world import Message, World
 
 PATIENCE_S = 60.0
-"""Seconds of virtual time without an answered gradient after which a run hangs."""
+"""Seconds of virtual time without a fault, or a gradient that is sent for the first time, after which a run hangs."""
 RUNNER = "runner"
 
 

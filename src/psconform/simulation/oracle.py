@@ -169,7 +169,7 @@ def _staleness(facts: Facts) -> Breaches:
 
 
 def _bounded(facts: Facts) -> Breaches:
-    """A3: a read at clock c sees all updates up to c-s-1, and those of its worker; nobody is more than s ahead."""
+    """A3: a read at clock c sees all updates up to c-s-1, and those of its worker; no worker is more than s ahead."""
     clocks = [0] * facts.schedule.workers
     bound = facts.schedule.staleness or 0
     for what in facts.happened:

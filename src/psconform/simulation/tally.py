@@ -66,7 +66,8 @@ class Tally:
         for (guarantee, status), count in sorted(self.verdicts.items()):
             rows.setdefault(guarantee, {})[status] = count
         accused = [{"seed": seed, "violated": list(names)} for seed, names in self.accused]
-        return {"runs": self.runs, "verdicts": rows, "accused": accused, "unknown": dict(self.unknown)}
+        about = {"runs": self.runs, "undecided": self.undecided, "unknown": dict(self.unknown)}
+        return {**about, "accused": accused, "verdicts": rows}
 
     @property
     def exit_code(self) -> int:
