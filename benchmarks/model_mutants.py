@@ -103,6 +103,14 @@ MUTANTS = (
         "A1 A2",
         "async",
     ),
+    Mutant(
+        "version-of-the-next",
+        "server",
+        "self.at[push.worker] = self.version\n        return OK, self.version",
+        "self.at[push.worker] = self.version\n        return OK, self.version + 1",
+        "A1 A2 A7",
+        "async",
+    ),
     Mutant("half-weight", "server", "if self.rules.aware else 1.0)", "if self.rules.aware else 0.5)", "A1", "async"),
     Mutant(
         "applied-after-answer",
@@ -338,6 +346,15 @@ MUTANTS = (
         "S1 S2 A7 R1 L0 L1",
     ),
     Mutant("begins-anew", "worker", "if self.life:\n", "if False:\n", "S1 R1 I1 M1 A7 L1 L0"),
+    Mutant(
+        "comes-back-blind",
+        "worker",
+        "self._read(views, versions)\n            if seconds",
+        "if self.began or not self.life:\n                self._read(views, versions)\n"
+        "            self.began = True\n            if seconds",
+        "M1",
+        "async",
+    ),
     Mutant(
         "skips-a-step",
         "worker",

@@ -366,6 +366,13 @@ class VersionTooLow(Trainer):
         return [0 for _ in versions] if step == 0 and min(versions) == 1 else versions
 
 
+class VersionTooHigh(Trainer):
+    """Acknowledgements name the version that comes next."""
+
+    def told(self, worker, step, versions):
+        return [version + 1 for version in versions]
+
+
 class NoFinal(Trainer):
     final = False
 

@@ -71,6 +71,7 @@ VIOLATED = [
     (bugs.VersionGivenTwice, "async", TWO, "A1"),
     (bugs.VersionSkipped, "async", TWO, "A1"),
     (bugs.VersionTooLow, "async", ONE, "A1 A2"),
+    (bugs.VersionTooHigh, "async", ONE, "A7"),
     # Values.
     (bugs.Poisoned, "sync", TWO, "C3"),
     (bugs.Poisoned, "async", ONE, "C3"),

@@ -100,3 +100,17 @@ def test_what_a_mutant_breaks_is_known_and_seen(mutant, tmp_path):
     trace.finish(cluster)
     verdicts = {verdict.guarantee: verdict for verdict in judge_folder(trace.folder).verdicts}
     assert any(verdicts[name].status in ("violated", "unknown") for name in found), found
+
+
+def test_a_worker_that_was_killed_before_it_recorded_anything_has_to_read_too(tmp_path):
+    """Of its first life there is no record."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "comes-back-blind")
+    make, parts = mutated(mutant)
+    trace = Recorded(tmp_path / "run", draw(0, mode=mutant.mode))
+    cluster = make(trace.schedule, trace, parts)
+    cluster.run()
+    trace.finish(cluster)
+    assert not (tmp_path / "run" / "events" / "worker-1.jsonl").exists()
+    joining = next(verdict for verdict in judge_folder(tmp_path / "run").verdicts if verdict.guarantee == "M1")
+    assert joining.witness == ("worker:1, started again (1), pushed step 0 before it had read anything",)
+    assert broken(cluster)["M1"].shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -132,7 +133,7 @@ def monotonic_reads(history: History) -> Verdict:
     Monotonic: what a worker has seen applied, it sees applied from then on. Read-my-writes: an acknowledged gradient
     is in the worker's next read. Order: nobody sees a later gradient of a worker before an earlier one of the same
     worker that arrives in the end; one that is sent again counts from there. A gradient that never arrives is lost
-    (R1, A5), not late. Versions, where reported, do not go down either.
+    (R1, A5), not late. Versions, where reported, do not go down either, nor below that of an acknowledgement.
 
     A rollback takes back what was applied: reads are compared with what came before in the same cluster epoch. Of a
     gradient that was sent more than once, or not answered, nobody knows when it arrived.
@@ -144,8 +145,8 @@ def monotonic_reads(history: History) -> Verdict:
     found: list[Seen] = []
     for worker in history.workers:
         found += at_most(_goes_back(history, worker))
-        mine = [*at_most(_own_writes(history, worker)), *at_most(_out_of_order(history, worker))]
-        found += sorted(mine, key=lambda each: each[0])
+        mine = [_own_writes(history, worker), _out_of_order(history, worker), too_low(history, worker)]
+        found += sorted(chain.from_iterable(map(at_most, mine)), key=lambda each: each[0])
     if found:
         return violated(alike(found))
     return valid() if history.finals else unknown(history.no_final)
@@ -229,6 +230,35 @@ def _own_writes(history: History, worker: Worker) -> Iterator[Seen]:
             f"{history.where(worker, index)} read {history.variable(variable)} without its own gradient of step "
             f"{step}, acknowledged before",
         )
+
+
+def too_low(history: History, worker: Worker) -> Iterator[Seen]:
+    """It shows a gradient of the worker's own, at a lower version than that which acknowledged it.
+
+    Of gradients that were sent once, for else it is not known which answer the version is from; in the next read.
+    """
+    reads, pushes = worker.reads, worker.pushes.take((worker.pushes.outcome == OK) & history.sent_once(worker))
+    if history.layout.update == "sync" or not history.counted:
+        return  # in sync, what an acknowledgement has is the number of a round, and nothing follows from it
+    if reads.versions is None or pushes.same_width != reads.versions.shape[1]:
+        return
+    answered = np.zeros(history.steps, np.int64)
+    answered[worker.acked] = np.arange(len(worker.acked))
+    place = answered[pushes.step]
+    after = np.searchsorted(reads.after, place, side="right")
+    known = np.flatnonzero(after < len(reads))
+    known = known[reads.epoch[after[known]] == worker.acked_epoch[place[known]]]
+    versions = np.asarray(pushes.versions)[known, : reads.versions.shape[1]]
+    for at, ps in np.argwhere(versions > reads.versions[after[known]]).tolist():
+        index, step = int(after[known[at]]), pushes.step[known[at : at + 1]]
+        shown = reads.shows(index, np.array([worker.index]), step)[:, 0]
+        if all(there for there, shard in zip(shown, history.shards or [ps] * len(shown), strict=True) if shard == ps):
+            yield (
+                index,
+                (worker.index, "version", ps),
+                f"{history.where(worker, index)} read version {reads.versions[index, ps]} of ps:{ps} with its own "
+                f"gradient of step {step[0]}, acknowledged as version {versions[at, ps]}",
+            )
 
 
 def _out_of_order(history: History, worker: Worker) -> Iterator[Seen]:

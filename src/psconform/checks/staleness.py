@@ -11,7 +11,7 @@ from ..history.model import COUNT_TOLERANCE, OK, History, Worker
 from ..probe import ORDER, WEIGHTS
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .ranks import ranks, seen
-from .reads import UNTOLD
+from .reads import UNTOLD, too_low
 from .registry import ASYNC, MOST, check
 
 
@@ -73,14 +73,19 @@ def _distribution(tau: Ints) -> Verdict:
 
 
 def contradiction_of(history: History) -> str:
-    """Where the version of a read and its parameters do not belong together, in one line; empty if they always do."""
+    """Where the version of a read does not belong to its parameters, or to an acknowledgement of what they show.
+
+    In one line; empty if it always does.
+    """
     shards = history.shards
     if shards is None or history.claims.read_atomicity in ("none", "per-variable"):
         return ""
-    if not history.finals or not history.last.ever[:, history.outcomes != 0].all():
-        return ""  # what was dropped may have got a version all the same
-    if history.absences or not history.counted:
-        return ""  # so may what stands for whoever is away
+    dropped = not history.finals or not history.last.ever[:, history.outcomes != 0].all()
+    if dropped or history.absences or not history.counted:
+        return ""  # what was dropped may have got a version all the same, and so may what stands for an absent worker
+    for worker in history.workers:
+        for _, _, line in too_low(history, worker):
+            return f"versions contradict each other: {line}"
     if any(w.reads.versions is None or w.reads.versions.shape[1] != history.layout.ps for w in history.workers):
         return ""
     start: dict[tuple[int, int], int] = {}  # version minus gradients shown, the same in every read of an epoch

@@ -119,7 +119,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 own = file
             if task in manifest.layout.worker_tasks:
                 worker, placed = decode_worker(file, task=task, folder=folder, manifest=manifest)
-                lives.append(Life(worker, len(file.events), lost_sends(file.of(SlipEvent))))
+                lives.append(Life(life, worker, len(file.events), lost_sends(file.of(SlipEvent))))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}

@@ -17,8 +17,12 @@ from .records import Mark
 
 @dataclass(frozen=True)
 class Life:
-    """One incarnation of a worker: its record, how many events there are in it, and whether a slip cost it a push."""
+    """One incarnation of a worker: its record, how many events there are in it, and whether a slip cost it a push.
 
+    ``number``: 0, then 1 after the first restart. One that was killed early enough has no record.
+    """
+
+    number: int
     worker: Worker
     events: int
     slipped: bool = False
@@ -30,13 +34,14 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
     Only how the last life ended says whether the record is whole, but for slips: every event is written before what it
     announces, so that of a life that was cut short nothing is missing but an answer.
     """
-    if len(lives) == 1:
-        return lives[0].worker
     workers = [life.worker for life in lives]
     whole = workers[-1].ended and not any(life.slipped for life in lives)
     before = np.cumsum([0, *(life.events for life in lives)]).tolist()
     read_before = np.cumsum([0, *(len(worker.reads) for worker in workers)]).tolist()
     acked_before = np.cumsum([0, *(len(worker.acked) for worker in workers)]).tolist()
+    joins = tuple(_joins(lives, read_before))
+    if len(lives) == 1:
+        return replace(workers[0], joins=joins)
     return replace(
         workers[-1],
         ended=whole,
@@ -46,18 +51,18 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         acked_ns=np.concatenate([worker.acked_ns for worker in workers]),
         acked_epoch=np.concatenate([worker.acked_epoch for worker in workers]),
         residual=workers[-1].residual,
-        joins=tuple(_joins(workers, read_before)),
+        joins=joins,
     )
 
 
-def _joins(workers: Sequence[Worker], read_before: list[int]) -> Iterator[Join]:
+def _joins(lives: Sequence[Life], read_before: list[int]) -> Iterator[Join]:
     last = -1
-    for life, worker in enumerate(workers):
-        pushes = worker.pushes
-        if life and len(pushes):
+    for life, before in zip(lives, read_before, strict=False):
+        pushes = life.worker.pushes
+        if life.number and len(pushes):
             first = int(np.argmin(pushes.first))
             read = int(pushes.read[first])
-            yield Join(life, int(pushes.step[first]), read + read_before[life] if read >= 0 else -1, last)
+            yield Join(life.number, int(pushes.step[first]), read + before if read >= 0 else -1, last)
         last = max(last, int(pushes.step.max(initial=-1)))
 
 

@@ -222,9 +222,11 @@ def _monotonic(facts: Facts) -> Breaches:
     """A7: monotonic reads, read-my-writes, and each worker's gradients in its order."""
     before: dict[tuple[int, int], Read] = {}
     written: dict[tuple[int, int], set[Grad]] = defaultdict(set)
+    became: dict[tuple[int, int], tuple[int, ...]] = {}
     for what in facts.happened:
         if isinstance(what, Told) and what.outcome == "ok":
             written[what.worker, what.epoch].add((what.worker, what.step))
+            became[what.worker, what.epoch] = what.versions
         if not isinstance(what, Read):
             continue
         last = before.setdefault((key := (what.worker, what.epoch)), what)
@@ -237,6 +239,8 @@ def _monotonic(facts: Facts) -> Breaches:
                 yield Breach(True, f"{name_of(what)} lacks its own gradient {step} in {column}")
         if any(now < then for now, then in zip(what.versions, last.versions, strict=True)):
             yield Breach(facts.schedule.versions, f"{name_of(what)} has versions {what.versions} after {last.versions}")
+        if any(now < then for now, then in zip(what.versions, became.pop(key, ()), strict=False)):
+            yield Breach(facts.schedule.versions, f"{name_of(what)} has versions {what.versions}, below its own")
         before[key] = what
     for column in facts.columns:
         yield from _in_order(facts, column)
