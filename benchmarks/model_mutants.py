@@ -24,10 +24,10 @@ from pathlib import Path
 
 from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
-from psconform.simulation import cluster, server, worker
+from psconform.simulation import cluster, replica, server, worker
 from psconform.simulation.cluster import Cluster, Parts
 from psconform.simulation.record import Recorded
-from psconform.simulation.schedule import draw
+from psconform.simulation.schedule import REPLICAS, draw
 
 MOST = 2000
 """Schedules after which a mutant counts as not found."""
@@ -45,8 +45,10 @@ class Mutant:
     mode: str = ""
 
 
-HOMES = {"Server": server, "Worker": worker, "Cluster": cluster}
+HOMES = {"Server": server, "Worker": worker, "Replica": replica, "Cluster": cluster}
 """The machines, and the modules that they are in."""
+
+AR, LOCAL = REPLICAS
 
 MUTANTS = (
     # A server and a gradient.
@@ -414,6 +416,55 @@ MUTANTS = (
     ),
     Mutant("gate-not-closed", "server", "self.gate, self.gates = self.gate or [], number", "self.gates = number", ""),
     Mutant("gate-loses-what-waits", "server", "        for message in waited:\n            self.on(message)\n", "", ""),
+    # A replica, and its rounds.
+    Mutant(
+        "own-initial-values", "replica", "self.logs or tuple(Log(nonce)", "tuple(Log(nonce + self.index)", "S7 I1", AR
+    ),
+    Mutant(
+        "without-its-own",
+        "replica",
+        "{**self.shares.pop(mine.round, {}), self.name: mine}",
+        "self.shares.pop(mine.round, {})",
+        "S7 S1 S5 R1",
+        AR,
+    ),
+    Mutant(
+        "does-not-wait-for-all",
+        "replica",
+        "< len(self.peers):",
+        "< len(self.peers) - 1:",
+        "S7 S1 S5 R1",
+        AR,
+    ),
+    Mutant(
+        "share-of-another-round",
+        "replica",
+        "setdefault(message.body.round, {})",
+        "setdefault(len(self.shares), {})",
+        "S7 S1 S4 R1 L0 L1",
+        AR,
+    ),
+    Mutant("sum-of-replicas", "replica", "if self.cluster.schedule.rules.mean", "if False", "S5 C5"),
+    Mutant("mean-of-the-others", "replica", "1 / len(shares)", "1 / len(self.peers)", "S5 C5"),
+    Mutant(
+        "round-on-top-of-local-steps",
+        "replica",
+        "base if self.logs is base else tuple(log.copy() for log in base)",
+        "self.logs",
+        "C5 S7",
+        LOCAL,
+    ),
+    Mutant("local-steps-at-a-share", "replica", "self.step, 1.0)", "self.step, 0.5)", "C5", LOCAL),
+    Mutant(
+        "no-last-exchange",
+        "replica",
+        " or self.step + 1 == self.habits.steps:",
+        ":",
+        "C5 S7",
+        LOCAL,
+    ),
+    Mutant("exchange-too-late", "replica", "(self.step + 1) % every == 0", "self.step % every == 0", "C5 S7", LOCAL),
+    Mutant("forgets-a-local-step", "replica", "tuple(local)), base", "tuple(local[1:])), base", "C5 S7", LOCAL),
 )
 
 
@@ -438,7 +489,7 @@ def mutated(mutant: Mutant) -> tuple[type[Cluster], Parts]:
         name: getattr(module if name.lower() == mutant.machine else original_of, name)
         for name, original_of in HOMES.items()
     }
-    return made["Cluster"], Parts(server=made["Server"], worker=made["Worker"])
+    return made["Cluster"], Parts(server=made["Server"], worker=made["Worker"], replica=made["Replica"])
 
 
 @dataclass(frozen=True)

@@ -186,3 +186,70 @@ def test_a_gradient_that_is_doubled_later_is_not_put_down_to_it(tmp_path):
     judged = story.finish()
     assert "R1" in violated(judged), explain(judged)
     assert "came back" not in str([verdict.witness for verdict in judged.verdicts])
+
+
+def rolled_back(story, name):
+    """ps:0 dies, and all are restored; worker:1 begins its next life in the new epoch."""
+    story.kill("ps:0", at=str(story.round))
+    story.fault("kill", "ps:0", at=str(story.round), on=False, evidence="started again")
+    story.exits.pop("ps:0", None)
+    story.restore(name)
+    story.round = story.kept[name][1][0][0]
+
+
+def test_what_was_acknowledged_before_a_rollback_is_open_when_it_is_sent_again(tmp_path):
+    story = Rounds(tmp_path)
+    story.train(3)
+    story.checkpoint("three")
+    story.train(2)  # step 4 is acknowledged, and rolled back
+    rolled_back(story, "three")
+    story.train()
+    story.start(1)  # step 4 once more; it is under way when the worker dies
+    story.dies_and_comes_back()
+    story.probes[1].epoch = story.epoch
+    story.probes[1].resume(4)
+    story.others_finish_the_round()
+    story.read(1, 4)
+    story.probes[1].push(4)
+    story.probes[1].ack(4, "ok", [5, 5])
+    judged = story.finish()
+    assert violated(judged) == [], explain(judged)
+
+
+def test_what_was_under_way_before_a_rollback_is_in_no_round_after_it(tmp_path):
+    """The servers take a gradient of the epoch before, which its worker has not computed in this one."""
+    story = Rounds(tmp_path)
+    story.train(3)
+    story.checkpoint("three")
+    story.train(2)
+    story.start(1)
+    story.dies_and_comes_back()
+    rolled_back(story, "three")
+    story.train(2)
+    story.others_finish_the_round()
+    story.read(1, 5)
+    story.probes[1].push(5)
+    story.probes[1].ack(5, "ok", [6, 6])
+    assert violated(story.finish()) == ["S1", "S4"]
+
+
+def test_half_a_round_is_seen_by_a_worker_that_comes_back(tmp_path):
+    """The servers apply each gradient on arrival; M1 looks at the read before the push alone."""
+    story = Rounds(tmp_path)
+    story.train(4)
+    story.read(0, 4)
+    story.start(1)
+    story.dies_and_comes_back()
+    story.probes[1].resume(4)
+    mine, other = (story.probes[worker].gradient(4) / 2 for worker in (1, 0))
+    story.theta[:] = [theta - mine for theta in story.theta]
+    story.read(1, 4)
+    story.probes[0].push(4)
+    story.theta[:] = [theta - other for theta in story.theta]
+    story.applied[:] = [[5, 5], [5, 5]]
+    story.round = 5
+    story.probes[0].ack(4, "ok", [5, 5])
+    story.read(1, 4)
+    story.probes[1].push(4)
+    story.probes[1].ack(4, "ok", [5, 5])
+    assert violated(story.finish()) == ["S1", "S4"]

@@ -155,8 +155,23 @@ class HalfAppliedAnyRead(HalfApplied):
     level = ("read_atomicity", "none")
 
 
+class SecondHalf(bugs.SentTwice):
+    """Of a gradient that is sent twice, only the first half arrives the second time."""
+
+    def push(self, worker, step, gradient, attempt):
+        if attempt:
+            gradient = gradient.copy()
+            gradient[gradient.size // 2 + 1 :] = 0
+        return super().push(worker, step, gradient, attempt)
+
+
+def test_r1_takes_no_half_of_a_second_application_for_a_whole_one(tmp_path):
+    line = "the gradient of worker:1, step 3, (ok) was applied to one end of ps:0 more than to the other"
+    assert witness(in_async(SecondHalf, versions=False), tmp_path / "run", "R1") == (line,)
+
+
 def test_r1_takes_no_half_of_a_gradient_for_a_whole_one(tmp_path):
-    line = "the gradient of worker:1, step 3, (unknown) was applied to one end of ps:0 only"
+    line = "the gradient of worker:1, step 3, (unknown) was applied to one end of ps:0 more than to the other"
     assert witness(in_async(HalfApplied), tmp_path / "once", "R1") == (line,)
     assert witness(in_async(HalfAppliedAtMostOnce), tmp_path / "most", "R1") == (line,)
     assert witness(HalfApplied(), tmp_path / "sync", "R1") == (line,)

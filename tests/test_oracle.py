@@ -11,7 +11,7 @@ from psconform.runner.verdicts import judge_folder
 from psconform.simulation.cluster import Cluster
 from psconform.simulation.oracle import truths
 from psconform.simulation.record import Recorded
-from psconform.simulation.schedule import MODES, draw
+from psconform.simulation.schedule import MODES, REPLICAS, draw
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -43,7 +43,7 @@ def broken(cluster):
     return {name: truth for name, truth in truths(cluster).items() if not truth.held}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, *REPLICAS])
 def test_healthy_runs_keep_all(mode):
     for seed in range(40):
         assert not broken(run(seed, mode)), seed
@@ -70,6 +70,8 @@ def test_no_epoch_is_used_twice(mode, seed):
         ("async", "A1 A2 A5 A6 A7 I1 I2 R1 R2"),
         ("bounded", "A1 A2 A3 A5 A6 A7 I1 I2 R1 R2"),
         ("staleness-aware", "A1 A2 A4 A5 A6 A7 I1 I2 R1 R2"),
+        ("all-reduce", "I1 I2 R1 R2 S1 S3 S4 S5 S7"),
+        ("local-steps", "C5 I1 I2 S7"),
     ],
 )
 def test_what_is_claimed_is_judged(mode, names):

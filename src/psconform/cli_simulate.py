@@ -26,7 +26,10 @@ def simulate(
         int, typer.Option(metavar="N", min=1, max=MOST_RUNS, help="Judge so many runs, seeds SEED, SEED+1 ...")
     ] = 1,
     mode: Annotated[
-        str, typer.Option(help="sync, quorum, async, bounded or staleness-aware. Default: drawn by the seed.")
+        str,
+        typer.Option(
+            help="sync, quorum, async, bounded, staleness-aware, all-reduce or local-steps. Default: drawn by the seed."
+        ),
     ] = "",
     faults: Annotated[bool, typer.Option(help="With faults in most runs.")] = True,
     out: Annotated[

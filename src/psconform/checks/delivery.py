@@ -22,7 +22,8 @@ def delivery_class(history: History) -> Verdict:
 
     exactly-once: once; at-least-once: once or more; at-most-once: once or not at all. A push that surely failed is
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
-    In every class a gradient is applied whole: one that all final reads show at one end of a variable only is not.
+    In every class a gradient is applied whole: one that final reads show more of at one end of a variable than at the
+    other, and none evenly, is not.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -49,7 +50,7 @@ def delivery_class(history: History) -> Verdict:
         outcome, times = group.said
         line = f"{group.gradients}, ({outcome}) {group.were} "
         if times == HALF:
-            lines.append(f"{line}applied to one end of {group.where} only{group.number}")
+            lines.append(f"{line}applied to one end of {group.where} more than to the other{group.number}")
         elif times:
             line += f"applied {counted(times, 'time')} to {group.where}{group.number}"
             lines.append(line + (again(history, group) if times > 1 else ""))
@@ -69,13 +70,13 @@ def delivery_class(history: History) -> Verdict:
 
 
 def _half(history: History) -> Bools:
-    """Gradients that every final read shows, but at head or tail alone, bool[V, W, K].
+    """Gradients that final reads show more of at one end than at the other, and none evenly, bool[V, W, K].
 
     Where reads may be torn, or a compression may leave entries out, that says nothing.
     """
     if not history.finals or history.claims.read_atomicity == "none" or ENTRIES in history.workload.shows:
         return np.zeros((history.variables, history.layout.workers, history.steps), np.bool_)
-    return np.asarray(history.last.always & (history.last.torn_in == history.last.count))
+    return history.last.uneven
 
 
 def _ambiguous(history: History) -> str:

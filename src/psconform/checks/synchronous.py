@@ -82,8 +82,10 @@ def rounds_due(history: History, worker: Worker) -> Ints:
     if history.layout.quorum:
         return np.full(len(reads), NOT_DUE)
     whole = reads.clock[:, :, worker.index].min(axis=1, initial=NEVER) > reads.step
-    unused = (reads.use >= UNUSED) | ((reads.use == ANEW) & whole)
+    own_in = (reads.use == ANEW) & whole  # what the life before had sent has made its round
+    unused = (reads.use >= UNUSED) | (own_in & (history.layout.drop_after > 0))  # others may have gone on since
     due = np.where((reads.step == history.steps) | unused, NOT_DUE, reads.step)
+    due += own_in & ~unused
     if history.rounds is None:
         due[reads.final] = NOT_DUE
     else:

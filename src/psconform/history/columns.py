@@ -250,6 +250,12 @@ class Finals:
         return self._number(self.odd.torn)
 
     @cached_property
+    def uneven(self) -> Bools:
+        """Some final read shows more of it at one end than at the other, and none shows the same at both."""
+        off = np.abs(self.odd.head - self.odd.tail) > MISSING
+        return np.asarray((self._number(off) > 0) & (self._number(off | self.odd.zero) == self.below))
+
+    @cached_property
     def contributed(self) -> Bools:
         """Some final read shows it at head and tail, with a weight worth the name."""
         slight = np.minimum(np.abs(self.odd.head), np.abs(self.odd.tail)) <= MISSING

@@ -48,6 +48,7 @@ def decode_worker(
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
         acked_epoch=answers.acked_epoch,
+        still_open=answers.still_open,
     )
     return worker, shards
 
@@ -86,6 +87,14 @@ class Answers:
         self.acked, self.acked_at = self.ack_step[self.ok], self.ack_seq[self.ok]
         told_in = column(self.told, "epoch")
         self.acked_epoch = np.where(told_in == self.sent_in, told_in, -1)[self.ok]
+
+    @property
+    def still_open(self) -> frozenset[tuple[int, int]]:
+        """Cluster epoch and step of what was sent and not answered, so that it may still arrive."""
+        answered = self.ok | self.failed
+        sent = column(self.sent, "epoch") * self.steps + self.step
+        told = (self.sent_in * self.steps + self.ack_step)[answered]
+        return frozenset(divmod(each, self.steps) for each in np.setdiff1d(sent, told).tolist())
 
     def _check(self) -> None:
         """What must hold between these events; names the first that breaks it."""

@@ -87,13 +87,13 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
 
 def _use(before: Sequence[Worker], reads: Reads) -> Ints:
     """The use of each read, knowing the lives before: a push of theirs of which they have not learnt what became of it
-    may still arrive, so what is computed at a read of that step is its gradient once more."""
-    still_open: set[int] = set()
+    may still arrive, in its cluster epoch, so what is computed at a read of that step is its gradient once more."""
+    still_open: set[tuple[int, int]] = set()
     for worker in before:
-        pushes = worker.pushes
-        still_open |= {*pushes.step[pushes.outcome == UNKNOWN].tolist()}
-        still_open -= {*pushes.step[pushes.outcome == OK].tolist()}
-    again = np.isin(reads.step, list(still_open))
+        still_open |= worker.still_open
+        still_open -= {*zip(worker.acked_epoch.tolist(), worker.acked.tolist(), strict=True)}
+    pairs = zip(reads.epoch.tolist(), reads.step.tolist(), strict=True)
+    again = np.array([pair in still_open for pair in pairs], np.bool_)
     return np.where(again & (reads.use == FIRST) & ~reads.final, ANEW, reads.use)
 
 

@@ -48,8 +48,8 @@ class Worker:
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
     ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since. A
     record that has ``ended`` is whole; of any other the end may be missing, or a push that was a slip, so that what is
-    not in it may have happened all the same. ``residual`` is what a compression with error feedback had not sent in the
-    end, [V, slots].
+    not in it may have happened all the same. ``still_open``: (epoch, step) of what was not answered. ``residual`` is
+    what a compression with error feedback had not sent in the end, [V, slots].
     """
 
     index: int
@@ -62,6 +62,7 @@ class Worker:
     joins: tuple[Join, ...] = ()
     acked_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acked_epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    still_open: frozenset[tuple[int, int]] = frozenset()
 
     def __str__(self) -> str:
         return f"worker:{self.index}"

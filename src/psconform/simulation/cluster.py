@@ -7,6 +7,7 @@ from random import Random
 
 from ..faults.process_faults import KILL, STOP
 from ..faults.proxy_faults import STALL
+from .replica import Replica
 from .schedule import Fault, Schedule
 from .server import Cut, Server
 from .trace import Trace
@@ -24,6 +25,7 @@ class Parts:
 
     server: type[Server] = Server
     worker: type[Worker] = Worker
+    replica: type[Replica] = Replica
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,8 @@ class Cluster:
         self._pending = list(enumerate(schedule.faults))
         self._lasting: dict[int, Injected] = {}  # faults that have not been healed
         self.world.start(RUNNER, lambda _: _Runner(self))
-        for server in self.servers:
-            self.start(server)
-        for worker in range(schedule.workers):
-            self.start(f"worker:{worker}")
+        for task in schedule.tasks:
+            self.start(task)
 
     def start(self, task: str) -> None:
         """Start a task, or start it again."""
@@ -70,7 +70,8 @@ class Cluster:
         if job == "ps":
             self.world.start(task, lambda _: self.parts.server(self.world, task, self.schedule.rules))
         else:
-            self.world.start(task, lambda life: self.parts.worker(self, int(index), life, self.schedule.habits))
+            kind = self.parts.worker if self.servers else self.parts.replica
+            self.world.start(task, lambda life: kind(self, int(index), life, self.schedule.habits))
 
     def run(self) -> Trace:
         """Until all workers have ended, or none of them gets on any more."""

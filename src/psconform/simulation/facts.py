@@ -93,8 +93,11 @@ class Facts:
                 ps = variable // self.schedule.variables
                 column = found.setdefault(id(view.log), Column(ps, variable, view.log, WHOLE, read.epoch, 0, False))
                 column.epoch, column.read = max(column.epoch, read.epoch), max(column.read, view.length)
-        for ps, server in enumerate(self.cluster.servers):
-            machine = self.cluster.world.machines.get(server)
+        holders = list(enumerate(self.cluster.servers))
+        if not holders:  # each replica has all variables
+            holders = [(0, f"worker:{worker}") for worker in range(self.schedule.workers)]
+        for ps, holder in holders:
+            machine = self.cluster.world.machines.get(holder)
             for number, log in enumerate(getattr(machine, "logs", ())):
                 variable = ps * self.schedule.variables + number
                 epoch: int = getattr(machine, "epoch", 0)

@@ -34,8 +34,13 @@ def truths(cluster: Cluster) -> dict[str, Truth]:
 
 def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
     schedule, claims = facts.schedule, facts.claims
-    judged: dict[str, Callable[[Facts], Breaches]] = {"A6": _atomic, "A7": _monotonic}
-    judged |= {"I1": _initialised_once, "I2": _ready, "R1": _delivery}
+    judged: dict[str, Callable[[Facts], Breaches]] = {"I1": _initialised_once, "I2": _ready}
+    judged |= {} if schedule.ps else {"S7": _replicas}
+    injected = any(isinstance(what, Injected) for what in facts.happened)
+    if schedule.local_steps > 1:
+        return judged | {"C5": _averages} | ({} if injected else {"L0": completes})
+    judged |= {"A6": _atomic, "A7": _monotonic} if schedule.ps else {}
+    judged |= {"R1": _delivery}
     judged |= {"R2": _duplicates} if claims.delivery != "at-most-once" else {}
     if schedule.sync:
         judged |= {"S2" if schedule.quorum else "S1": _rounds, "S3": _contributors, "S4": _release, "S5": _weights}
@@ -46,7 +51,6 @@ def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
         judged |= {"A4": _rate} if claims.rate == "staleness-aware" else {}
     if claims.recovery == "checkpoint":
         judged |= {"R3": rollback, "R4": one_cut, "R6": fencing, "M1": joining}
-    injected = any(isinstance(what, Injected) for what in facts.happened)
     return judged | {"L1" if injected else "L0": completes}
 
 
@@ -99,6 +103,33 @@ def _release(facts: Facts) -> Breaches:
         if any(now - then != read.step - last.step for now, then in zip(read.versions, last.versions, strict=True)):
             yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {last.versions}")
         before[read.worker, read.epoch] = read, rounds
+
+
+def _replicas(facts: Facts) -> Breaches:
+    """S7: after each exchange all replicas are the same."""
+    every, first = facts.schedule.local_steps, dict[int, tuple[Read, list[object]]]()
+    for read in facts.reads:
+        if read.final or read.step % every == 0:
+            values = [(view.log.nonce, sorted(entry[:4] for entry in view.entries)) for view in read.views]
+            other, had = first.setdefault(read.step, (read, list(values)))
+            if values != had:
+                yield Breach(True, f"{name_of(read)} shows other parameters than {name_of(other)}")
+
+
+def _averages(facts: Facts) -> Breaches:
+    """C5: since the last exchange a replica has its own gradients, whole; before it, the mean of those of all."""
+    every, workers = facts.schedule.local_steps, range(facts.schedule.workers)
+    for read in facts.reads:
+        exchanged = read.step if read.final else read.step - read.step % every
+        due = Counter((worker, step) for worker in workers for step in range(exchanged))
+        due.update((read.worker, step) for step in range(exchanged, read.step))
+        for column, grads in facts.seen_by(read):
+            if Counter(grads) != due:
+                yield Breach(True, f"{name_of(read)} shows {len(grads)} gradients in {column}, not {due.total()}")
+            for entry in read.views[column.variable].entries:
+                share = 1.0 if entry.step >= exchanged else 1 / len(workers)
+                if abs(entry.weight - share) > 1e-6:
+                    yield Breach(True, f"{name_of(read)} shows weight {entry.weight:g} in {column}, not {share:g}")
 
 
 def _weights(facts: Facts) -> Breaches:

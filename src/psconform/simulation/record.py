@@ -38,7 +38,7 @@ class Recorded(Trace):
         self.now = 0.0
         write_spec(self.folder, self.manifest, wait_s=0.0)
         self._spec = {**self.manifest.spec, "vector_every": 0, "wait_s": 0.0}
-        self._shards = [ps for ps in range(schedule.ps) for _ in range(schedule.variables)]
+        self._shards = [ps for ps in range(schedule.ps) for _ in range(schedule.variables)] or None
         self._ledger = Ledger(workers=schedule.workers, steps=schedule.steps)
         self._probes: dict[int, Probe] = {}
         self._held: dict[int, list[_Held]] = {}  # by worker, what it holds of each variable
@@ -155,7 +155,8 @@ class Recorded(Trace):
 
     def _values(self, worker: int, variable: int, view: View) -> Vector:
         """The parameters that a view stands for, as float32; what the worker had before is gone on from."""
-        held = self._held.setdefault(worker, [_Held() for _ in self._shards])[variable]
+        number = max(1, self.schedule.ps) * self.schedule.variables
+        held = self._held.setdefault(worker, [_Held() for _ in range(number)])[variable]
         if held.view is None or held.view.log is not view.log or held.view.length > view.length:
             held.values, before = self._begin(view.log.nonce), 0
         else:
@@ -196,6 +197,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         reduction=schedule.reduction,
         quorum=schedule.quorum,
         staleness=schedule.staleness,
+        local_steps=schedule.local_steps,
         rate="staleness-aware" if schedule.mode == "staleness-aware" else "constant",
     )
     modes = {claim: at for name, (claim, at) in MODES.items() if getattr(layout, name) != getattr(Layout(), name)}

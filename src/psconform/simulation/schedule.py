@@ -16,6 +16,12 @@ from .world import Network
 
 KINDS = (KILL, STOP, DROP, STALL)
 MODES = ("sync", "quorum", "async", "bounded", "staleness-aware")
+REPLICAS = ("all-reduce", "local-steps")
+"""Modes without a ps."""
+EIGHTH = 8
+"""One in so many schedules, if the mode is drawn, is of replicas."""
+GANG = 7
+"""In one of so many schedules with checkpoints all tasks are killed at once."""
 RECOVER = ("sync", "async")
 """Modes that have checkpoints."""
 
@@ -50,6 +56,7 @@ class Schedule:
     reduction: str = "mean"
     quorum: int = 0
     staleness: int | None = None
+    local_steps: int = 1
     delivery: str = "exactly-once"
     every: int = 0
     versions: bool = True
@@ -61,7 +68,12 @@ class Schedule:
     @property
     def sync(self) -> bool:
         """Training is by rounds."""
-        return self.mode in ("sync", "quorum")
+        return self.mode in ("sync", "quorum", *REPLICAS)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All tasks, the servers first."""
+        return (*(f"ps:{n}" for n in range(self.ps)), *(f"worker:{n}" for n in range(self.workers)))
 
     @property
     def rules(self) -> Rules:
@@ -82,7 +94,7 @@ class Schedule:
         return Habits(
             self.steps,
             sync=self.sync,
-            full=self.mode == "sync",
+            full=self.sync and not self.quorum,
             staleness=self.staleness,
             tries=tries,
             every=self.every,
@@ -95,9 +107,11 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     Raises:
         BadInput: no such mode.
     """
-    if mode and mode not in MODES:
-        raise BadInput("--mode", "unknown mode", value=mode, choices=MODES)
+    if mode and mode not in (*MODES, *REPLICAS):
+        raise BadInput("--mode", "unknown mode", value=mode, choices=(*MODES, *REPLICAS))
     random = Random(f"schedule {seed}")
+    if not mode and seed % EIGHTH == 0:
+        mode = random.choice(REPLICAS)
     mode = mode or random.choice((*RECOVER, *RECOVER, *MODES))
     workers, ps = random.randint(2, 4), random.randint(1, 3)
     deliveries = ("exactly-once", "exactly-once", "at-least-once", "at-most-once") if mode == "async" else ()
@@ -107,16 +121,17 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     schedule = Schedule(
         seed=seed,
         mode=mode,
-        ps=ps,
+        ps=0 if mode in REPLICAS else ps,
         workers=workers,
         variables=random.choice((1, 1, 2)),
         steps=steps,
-        reduction=random.choice(("mean", "sum")) if mode in ("sync", "quorum") else "mean",
+        reduction=random.choice(("mean", "sum")) if mode in ("sync", "quorum", "all-reduce") else "mean",
         quorum=random.randint(1, workers) if mode == "quorum" else 0,
         staleness=random.randint(0, 4) if mode == "bounded" else None,
+        local_steps=random.randint(2, 4) if mode == "local-steps" else 1,
         delivery=delivery,
         every=every,
-        versions=mode in ("quorum", "staleness-aware") or random.random() < 0.7,
+        versions=mode in ("quorum", "staleness-aware") or (mode not in REPLICAS and random.random() < 0.7),
         compute_s=random.choice((0.0, 0.002, 0.02)),
         slow=tuple(random.choice((1.0, 1.0, 3.0, 20.0)) for _ in range(workers)),
         network=_network(random, doubled=delivery != "at-least-once"),
@@ -141,13 +156,15 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
     found = []
     for _ in range(random.randint(1, 4)):
         kind, step = random.choice(kinds), random.randrange(1, schedule.steps)
-        ps, worker = f"ps:{random.randrange(schedule.ps)}", f"worker:{random.randrange(schedule.workers)}"
-        links = random.choice((((ps, worker),), ((worker, ps),), ((ps, worker), (worker, ps))))
+        ps, number = random.randrange(max(1, schedule.ps)), random.randrange(schedule.workers)
+        worker, peer = f"worker:{number}", f"worker:{(number + 1) % schedule.workers}"
+        server = f"ps:{ps}" if schedule.ps else peer
+        links = random.choice((((server, worker),), ((worker, server),), ((server, worker), (worker, server))))
         link = kind in (DROP, STALL)
         found.append(
             Fault(
                 kind,
-                (worker, ps) if link else (random.choice((ps, worker)),),
+                (worker, server) if link else (random.choice((server, worker)),),
                 worker=random.randrange(schedule.workers),
                 step=step,
                 after_s=random.choice((0.0, random.random() * 0.05)),
@@ -155,4 +172,7 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
                 links=links if link else (),
             )
         )
+    if schedule.every and schedule.seed % GANG == 1:  # all are started again
+        step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
+        found = [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
     return replace(schedule, faults=tuple(found))

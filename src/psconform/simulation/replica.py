@@ -1,0 +1,110 @@
+"""A replica: a worker without servers. It has all parameters itself, and exchanges gradients with the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .trace import Initialised, Log
+from .worker import Doing, Worker
+from .world import Message
+
+HAVE = "have"
+APPLY_S = 0.0001
+"""How long a step without the others takes to be applied."""
+
+
+class Share(NamedTuple):
+    """What a replica brings to a round: the gradients of these steps."""
+
+    round: int
+    steps: tuple[int, ...]
+
+
+class Replica(Worker):
+    """One worker of an all-reduce.
+
+    Each sends its share of a round to all others, and again to those that do not answer; with the shares of all it
+    makes the round by itself. With local steps it trains alone in between, and a round makes the mean of the replicas:
+    what each had at the round before, and what all have added since.
+    """
+
+    logs: tuple[Log, ...] = ()
+
+    def on(self, message: Message) -> None:
+        """Keep what another one sends, and say so; the rest is an answer to what this one has sent."""
+        if message.kind not in ("initial", "share"):
+            super().on(message)
+            return
+        if message.kind == "initial":
+            self.logs = self.logs or tuple(Log(nonce) for nonce in message.body)
+        else:
+            self.shares.setdefault(message.body.round, {})[message.source] = message.body
+        self.world.send(message.source, Message("answer", self.name, message.call, HAVE))
+        if self.waits:
+            super().on(Message("wake", self.name, self._call))
+
+    def _train(self) -> Doing:
+        workers = range(self.cluster.schedule.workers)
+        self.peers = [f"worker:{worker}" for worker in workers if worker != self.index]
+        self.shares: dict[int, dict[str, Share]] = {}  # by round and replica
+        self.waits = False
+        yield from self.sleep(0.0)
+        yield from self.join()
+        local, every = list[int](), self.cluster.schedule.local_steps
+        base = self.logs  # as of the last round
+        while self.step < self.habits.steps:
+            self._read(*(yield from self.pull(self.step)))
+            if seconds := self.cluster.computes(self.index):
+                yield from self.sleep(seconds)
+            self._sends()
+            local.append(self.step)
+            if (self.step + 1) % every == 0 or self.step + 1 == self.habits.steps:
+                yield from self.exchange(Share(self.step // every, tuple(local)), base)
+                local, base = [], self.logs
+            else:
+                self.alone(base)
+                yield from self.sleep(APPLY_S)
+            self._told("ok", ())
+            self.step += 1
+        yield from self._finish()
+
+    def join(self) -> Doing:
+        """The chief tells the others its initial values."""
+        if self.index == 0:
+            nonces = self.cluster.nonces()
+            self.logs = tuple(Log(nonce) for nonce in nonces)
+            yield from self.ask("initial", dict.fromkeys(self.peers, nonces))
+            self.trace.tell(self.world.now, Initialised(self.index, self.life, nonces))
+        while not self.logs:
+            yield from self.wait()
+
+    def wait(self) -> Doing:
+        """Until another replica has sent something."""
+        self._call, self.waits = self.world.call(), True
+        yield
+        self.waits = False
+
+    def pull(self, until: int) -> Doing:
+        """What it has itself."""
+        yield from ()
+        return tuple(log.view() for log in self.logs), ()
+
+    def alone(self, base: tuple[Log, ...]) -> None:
+        """Take a step without the others."""
+        if self.logs is base:
+            self.logs = tuple(log.copy() for log in base)
+        for log in self.logs:
+            log.add(self.index, self.step, 1.0)
+
+    def exchange(self, mine: Share, base: tuple[Log, ...]) -> Doing:
+        """Make a round of the shares of all."""
+        yield from self.ask("share", dict.fromkeys(self.peers, mine))
+        while len(self.shares.get(mine.round, ())) < len(self.peers):
+            yield from self.wait()
+        shares = {**self.shares.pop(mine.round, {}), self.name: mine}
+        self.logs = base if self.logs is base else tuple(log.copy() for log in base)
+        weight = 1 / len(shares) if self.cluster.schedule.rules.mean else 1.0
+        for name, share in sorted(shares.items()):
+            for step in share.steps:
+                for log in self.logs:
+                    log.add(int(name.partition(":")[2]), step, weight)
