@@ -1,8 +1,10 @@
-"""Asynchronous parameter servers over sockets, in three styles; each ps logs what it applies, for an oracle.
+"""Asynchronous parameter servers over sockets, in four styles; each ps logs what it applies, for an oracle.
 
 fragile: a broken connection ends the task, with a traceback. retry: the state is in memory, and a worker that lost a
-connection sends the same gradient again. checkpoint: the state is on disk before a push is answered, and a gradient
-that is there already is not applied again.
+connection sends the same gradient again. forget: the same, but it goes on without that gradient. checkpoint: the state
+is on disk before a push is answered, and a gradient that is there already is not applied again.
+
+With a bug it loses, or doubles, the gradients of step 3.
 """
 
 import argparse
@@ -20,6 +22,8 @@ import numpy as np
 from psconform.probe import Probe
 
 LEARNING_RATE, AGAIN_S = 0.5, 0.05
+BUGS = {"loses": 0, "doubles": 2}
+BUGGY = 3
 
 
 def send(line, message):
@@ -42,8 +46,9 @@ def receive(line):
 class State:
     """Parameters, and which gradients are in them."""
 
-    def __init__(self, probe, style):
+    def __init__(self, probe, style, bug):
         self.lock, self.probe, self.durable = threading.Lock(), probe, style == "checkpoint"
+        self.buggy = BUGS.get(bug, 1)
         folder = Path(os.environ["PSCONFORM_SPEC"]).parent
         self.log = os.open(folder / f"applied-{probe.index}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.file = folder / f"state-{probe.index}"
@@ -62,7 +67,8 @@ class State:
             if operation == "count":
                 return self.count(worker)
             if operation == "push" and not (self.durable and step < self.count(worker)):
-                self.theta = self.theta - LEARNING_RATE * gradient
+                for _ in range(self.buggy if step == BUGGY else 1):
+                    self.theta = self.theta - LEARNING_RATE * gradient
                 self.applied.append((worker, step))
                 self.version += 1
                 if self.durable:
@@ -73,7 +79,7 @@ class State:
             return self.theta.astype(np.float32), self.version
 
 
-def serve(probe, address, style):
+def serve(probe, address, style, bug):
     class Handler(socketserver.BaseRequestHandler):
         def handle(self):
             try:
@@ -89,14 +95,14 @@ def serve(probe, address, style):
     host, port = address.split(":")
     server = Server((host, int(port)), Handler, bind_and_activate=False)
     server.server_bind()  # another process that has the address has the state, too
-    state = State(probe, style)
+    state = State(probe, style, bug)
     server.server_activate()
     server.serve_forever()
 
 
 class Shard:
     def __init__(self, probe, address, style):
-        self.probe, self.address, self.fragile, self.line = probe, address, style == "fragile", None
+        self.probe, self.address, self.style, self.line = probe, address, style, None
         self.cut_off = lambda: None
 
     def __call__(self, operation, step, gradient=None):
@@ -108,11 +114,13 @@ class Shard:
                 send(self.line, (operation, self.probe.index, step, gradient))
                 return receive(self.line)
             except OSError:
-                if self.fragile:
+                if self.style == "fragile":
                     raise
                 self.line = None
                 time.sleep(AGAIN_S)
                 if operation == "push":
+                    if self.style == "forget":
+                        return None, None
                     self.cut_off()
 
 
@@ -140,7 +148,10 @@ def train(probe, hosts, style):
         for shard in shards:
             shard.cut_off = again
             versions.append(shard("push", step, gradient)[1])
-        probe.ack(step, "ok", versions)
+        if None in versions:
+            probe.ack(step, "unknown")
+        else:
+            probe.ack(step, "ok", versions)
     probe.wait_for_all()
     probe.read(*read(probe.steps), final=True)
     probe.close()
@@ -150,9 +161,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name in ("job", "index", "ps", "style"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--bug", default="", choices=("", *BUGS))
     options = parser.parse_args()
     hosts, probe = options.ps.split(","), Probe.from_env()
     if options.job == "ps":
-        serve(probe, hosts[int(options.index)], options.style)
+        serve(probe, hosts[int(options.index)], options.style, options.bug)
     else:
         train(probe, hosts, options.style)
