@@ -183,14 +183,14 @@ MUTANTS = (
     Mutant(
         "one-too-few",
         "server",
-        "len(self.offered) == self.rules.per_round",
+        "len(self.offered.keys() | self.without) == self.rules.per_round",
         "len(self.offered) >= max(1, self.rules.per_round - 1)",
         "S1 S2 S5",
     ),
     Mutant(
         "one-too-many",
         "server",
-        "len(self.offered) == self.rules.per_round",
+        "len(self.offered.keys() | self.without) == self.rules.per_round",
         "len(self.offered) == self.rules.per_round + 1",
         "L0 L1",
     ),
@@ -201,7 +201,13 @@ MUTANTS = (
         "self.offered[len(self.offered)] = push\n",
         "S1 S2 R1",
     ),
-    Mutant("round-not-cleared", "server", "self.offered = {}\n        self.rounds", "self.rounds", "S1 S2 A7 R1 L0 L1"),
+    Mutant(
+        "round-not-cleared",
+        "server",
+        "self.offered, self.without = {}, set()\n        self.rounds",
+        "self.rounds",
+        "S1 S2 A7 R1 L0 L1",
+    ),
     Mutant(
         "one-round-behind",
         "server",
@@ -223,7 +229,7 @@ MUTANTS = (
         "for member in members if member.worker))\n\n    def commit",
         "S1 S3 S2 R1 S5",
     ),
-    Mutant("share-of-all", "server", "1 / len(members) if", "1 / self.rules.workers if", "S5", "quorum"),
+    Mutant("share-of-all", "server", "1 / self.rules.per_round if", "1 / self.rules.workers if", "S5", "quorum"),
     Mutant("sum-for-mean", "server", "if self.rules.mean else 1.0)", "if not self.rules.mean else 1.0)", "S5"),
     Mutant(
         "two-versions-a-round",
@@ -299,8 +305,8 @@ MUTANTS = (
     Mutant(
         "round-outlives-a-fence",
         "server",
-        "self.ready, self.offered, self.left = epoch, False, {}, {}",
-        "self.ready = epoch, False",
+        "self.ready, self.offered, self.without, self.left = epoch, False, {}, set(), {}",
+        "self.ready, self.without = epoch, False, set()",
         "S1 R1 R6 L1",
     ),
     Mutant(
@@ -416,6 +422,24 @@ MUTANTS = (
     ),
     Mutant("gate-not-closed", "server", "self.gate, self.gates = self.gate or [], number", "self.gates = number", ""),
     Mutant("gate-loses-what-waits", "server", "        for message in waited:\n            self.on(message)\n", "", ""),
+    # A worker that the job goes on without.
+    Mutant("goes-without-at-once", "worker", "if self.world.now < until:", "if False:", "M2", "sync"),
+    Mutant(
+        "goes-without-in-silence",
+        "worker",
+        "self.trace.tell(self.world.now, Without(self.index, self.epoch, self.step, worker))",
+        "pass",
+        "S1 S3 R1 M2",
+        "sync",
+    ),
+    Mutant(
+        "goes-without-for-ever",
+        "server",
+        "self.offered, self.without = {}, set()\n        self.rounds",
+        "self.offered = {}\n        self.rounds",
+        "S1 S3 R1 M2",
+        "sync",
+    ),
     # A replica, and its rounds.
     Mutant(
         "own-initial-values", "replica", "self.logs or tuple(Log(nonce)", "tuple(Log(nonce + self.index)", "S7 I1", AR

@@ -16,7 +16,7 @@ from psconform.report.text import explain
 from psconform.runner.verdicts import judge_folder
 from psconform.simulation.cluster import Cluster, Parts
 from psconform.simulation.record import simulate
-from psconform.simulation.schedule import MODES, Fault, Schedule, draw
+from psconform.simulation.schedule import MODES, REPLICAS, Fault, Schedule, draw
 from psconform.simulation.server import OK, Server
 from psconform.simulation.tally import judge_seeds
 from psconform.simulation.trace import Read
@@ -59,7 +59,7 @@ def files(folder):
     return found
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, *REPLICAS])
 def test_a_seed_gives_the_same_run_again(tmp_path, mode):
     for name in ("a", "b"):
         simulate(draw(11, mode=mode), tmp_path / name)
@@ -83,6 +83,17 @@ class Blind(Trainer):
 
     def reads(self, worker, step):
         return 0 if worker == 1 else 1
+
+
+def test_a_worker_that_is_killed_for_good_need_not_have_read_twice(tmp_path):
+    schedule = draw(548, mode="sync")
+    assert schedule.drop_after
+    cluster = simulate(schedule, tmp_path / "run")
+    (gone,) = cluster.gone
+    assert [what.step for _, what in cluster.trace.happened if isinstance(what, Read) and what.worker == gone] == [0]
+    judged = judge_folder(tmp_path / "run")
+    assert judged.exit_code == 0, explain(judged)
+    assert "M2" in judged.names("valid")
 
 
 def test_a_worker_that_pushes_without_reading_leaves_all_unknown(tmp_path):
@@ -145,7 +156,7 @@ def test_a_hundred_runs_in_one_table():
 
 
 def test_each_mode_of_the_command_line_is_simulated(tmp_path):
-    for mode in MODES:
+    for mode in (*MODES, *REPLICAS):
         cluster = Cluster(draw(3, mode=mode))
         cluster.run()
         assert (cluster.status, cluster.schedule.mode) == ("finished", mode)

@@ -222,11 +222,12 @@ def _doubt(check: Check, history: History) -> str:
         return ""
     if history.gaps:
         return history.incomplete
+    staying = [worker for worker in history.workers if not history.gone_for_good(worker)]
     # one that was late from the start has nothing to say, and its final read is enough
-    few = [str(worker) for worker in history.workers if len(worker.reads) < check.reads and len(worker.pushes)]
+    few = [str(worker) for worker in staying if len(worker.reads) < check.reads and len(worker.pushes)]
     if few:
         return f"too few reads: {', '.join(few)} made less than {check.reads} (probe.read comes before each probe.push)"
-    silent = [str(worker) for worker in history.workers if not len(worker.acked) and not _all_late(history, worker)]
+    silent = [str(worker) for worker in staying if not len(worker.acked) and not _all_late(history, worker)]
     if check.acked and silent:
         return f"no gradient of {', '.join(silent)} was acknowledged as ok: does the trainer call probe.ack?"
     if check.finite and history.finite is not history:

@@ -376,6 +376,10 @@ class History:
         killed = {fault.of for fault in self.lasting if fault.harm is Harm.ENDS} if self.layout.drop_after else ()
         return frozenset(task for task in self.layout.worker_tasks if str(task) in killed and task.index)
 
+    def gone_for_good(self, worker: Worker) -> bool:
+        """It was killed, and nobody waits for it."""
+        return Task("worker", worker.index) in (self.left | self.gone)
+
     @cached_property
     def due(self) -> Ints:
         """int64[W]: how many steps each worker has data for."""

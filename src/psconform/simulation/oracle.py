@@ -9,7 +9,7 @@ from itertools import permutations
 
 from .cluster import Cluster, Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
-from .recovered import completes, fencing, joining, one_cut, rollback
+from .recovered import completes, fencing, joining, leaving, one_cut, rollback
 from .trace import TAIL, Initialised, Read, Sent, Told
 
 
@@ -51,12 +51,16 @@ def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
         judged |= {"A4": _rate} if claims.rate == "staleness-aware" else {}
     if claims.recovery == "checkpoint":
         judged |= {"R3": rollback, "R4": one_cut, "R6": fencing, "M1": joining}
+    judged |= {"M2": leaving} if facts.without else {}
     return judged | {"L1" if injected else "L0": completes}
 
 
 def _rounds(facts: Facts) -> Breaches:
     """S1, S2: a round is so many gradients of different workers, all computed at the version before it."""
     size, full = facts.per_round, not facts.schedule.quorum
+    if facts.without:
+        yield from _rounds_with_absences(facts)
+        return
     for column in facts.columns:
         for index, entry in enumerate(column.entries):
             number, place = divmod(index, size)
@@ -75,6 +79,25 @@ def _rounds(facts: Facts) -> Breaches:
                 yield Breach(True, f"{name_of(read)} has versions {read.versions}, {len(grads)} gradients in {column}")
 
 
+def _rounds_with_absences(facts: Facts) -> Breaches:
+    """The same with a full barrier, where rounds may lack whom the job went on without, and said so."""
+    workers = range(facts.schedule.workers)
+    for column in facts.columns:
+        last = max((entry.step for entry in column.entries), default=-1)
+        for index, entry in enumerate(column.entries):
+            earlier = column.entries[:index]
+            if any(other.step > entry.step or other[:2] == entry[:2] for other in earlier):
+                yield column.breach(index, f"comes after round {max(other.step for other in earlier)}")
+            due = sum(1 for other in earlier if other.step < entry.step)
+            if not any(len(column.shown(read)) == due for read in facts.bases(entry)):
+                yield column.breach(index, "was computed at another version")
+        lacks = {(worker, step) for worker in workers for step in range(last + 1)} - column.counts.keys()
+        for worker, step in sorted(lacks - facts.without):
+            yield Breach(True, f"{column}: round {step} lacks worker:{worker}, and it was not said")
+        if facts.finished and column.live and last < facts.schedule.steps - 1:
+            yield Breach(True, f"{column}: ends with round {last}")
+
+
 def _contributors(facts: Facts) -> Breaches:
     """S3: a round has the same gradients in every variable."""
     size = facts.per_round
@@ -85,6 +108,8 @@ def _contributors(facts: Facts) -> Breaches:
             yield Breach(True, f"{other}: lacks {grad}, which {one} has")
         if max((*one.counts.values(), *other.counts.values()), default=1) > 1:
             continue  # rounds cannot be counted where a gradient is doubled, which is R2's
+        if facts.without:
+            continue  # of rounds that are not full, only what they end with is compared
         for begin in range(0, min(len(one.grads), len(other.grads)) - size + 1, size):
             if set(one.grads[begin : begin + size]) != set(other.grads[begin : begin + size]):
                 shown = begin + size <= min(one.read, other.read)
@@ -308,12 +333,13 @@ def _ready(facts: Facts) -> Breaches:
 
 def _delivery(facts: Facts) -> Breaches:
     """R1: a gradient is applied as often as the delivery class says."""
-    answers = {(what.worker, what.step, what.outcome) for what in facts.told}
+    answers = {(what.worker, what.step, what.epoch, what.outcome) for what in facts.told}
+    taken = {(what.worker, what.step) for what in facts.told if what.outcome == "ok"}
     for column in facts.columns:
         for index, grad in enumerate(column.grads):
             if grad not in facts.sent:
                 yield column.breach(index, "was never sent")
-            if (*grad, "failed") in answers and (*grad, "ok") not in answers:
+            if (*grad, column.entries[index].epoch, "failed") in answers and grad not in taken:
                 yield column.breach(index, "was refused")
         for worker, step in {entry[:2] for entry in column.log.entries} - column.counts.keys():
             yield Breach(facts.finished and column.live, f"{column}: half of gradient {step} of worker:{worker}")

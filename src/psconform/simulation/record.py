@@ -20,7 +20,7 @@ from ..targets.target import MODES
 from ..version import __version__
 from .cluster import PATIENCE_S, Cluster, Injected, Parts
 from .schedule import Fault, Schedule
-from .trace import HEAD, TAIL, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
+from .trace import HEAD, TAIL, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View, Without
 
 BEGAN_NS = 10**12
 """What CLOCK_MONOTONIC shows when virtual time is 0."""
@@ -86,6 +86,8 @@ class Recorded(Trace):
                 probe.resume(step)
             case Kept(worker, name, clock):
                 self._probe(worker).checkpoint(name, clock)
+            case Without(worker, _, step, absent):
+                self._probe(worker).goes_without(absent, step)
             case Restored(worker, epoch, name):
                 self._probe(worker).epoch = epoch
                 self._probe(worker).restored(name)
@@ -120,12 +122,12 @@ class Recorded(Trace):
         said = {"fault": fault.kind.name, "of": _of(fault), "on": what.on, "at": str(fault.step), "number": what.number}
         said |= {"evidence": "the model did so", "harm": fault.kind.harm.value, "tasks": list(fault.tasks)}
         self._log.write("fault", **said, did_ns=self._clock())
+        if what.on and fault.lasts_s is None:  # the others need not wait for it
+            (self.folder / "done" / fault.tasks[0].replace(":", "-")).touch()
 
     def finish(self, cluster: Cluster) -> Path:
         """The run is over; returns its folder."""
         self.now = cluster.world.now
-        for worker in cluster.gone:
-            (self.folder / "done" / f"worker-{worker}").write_text("dead\n")
         for probe in self._probes.values():
             if probe._log is not None:
                 probe._log.abandon()
@@ -198,6 +200,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         quorum=schedule.quorum,
         staleness=schedule.staleness,
         local_steps=schedule.local_steps,
+        drop_after=schedule.drop_after,
         rate="staleness-aware" if schedule.mode == "staleness-aware" else "constant",
     )
     modes = {claim: at for name, (claim, at) in MODES.items() if getattr(layout, name) != getattr(Layout(), name)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from .cluster import Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
-from .trace import Entry, Kept, Read, Restored
+from .trace import Entry, Kept, Read, Restored, Sent, Without
 
 
 def _restores(facts: Facts) -> Iterator[tuple[Restored, str, list[Column]]]:
@@ -69,9 +69,11 @@ def one_cut(facts: Facts) -> Breaches:
     clocks = {what.name: what.clock for what in facts.happened if isinstance(what, Kept)}
     for what, _, columns in _restores(facts):
         for column in columns:
-            had = Counter(entry.worker for entry in _kept(facts, column, what.name) if entry.end & column.end)
-            said = Counter(dict(enumerate(clocks[what.name][column.ps] if what.name in clocks else ())))
-            if not _begins_as(facts, column, what.name) or had != said:
+            kept = _kept(facts, column, what.name)
+            had = Counter((entry.worker, entry.step) for entry in kept if entry.end & column.end)
+            clock = enumerate(clocks[what.name][column.ps] if what.name in clocks else ())
+            said = Counter((worker, step) for worker, steps in clock for step in range(steps))
+            if not _begins_as(facts, column, what.name) or had - said or (said - had).keys() - facts.without:
                 yield Breach(_seen_apart(facts, column, what.name), f"{column} does not begin as {what.name}")
 
 
@@ -104,6 +106,18 @@ def joining(facts: Facts) -> Breaches:
                         yield Breach(True, f"{name_of(read)} shows half a round in {column}")
 
 
+def leaving(facts: Facts) -> Breaches:
+    """M2: a worker is waited for as long as declared, from when another one has sent that step."""
+    sent: dict[tuple[int, int], float] = {}
+    for now, what in facts.cluster.trace.happened:
+        if isinstance(what, Sent):
+            sent.setdefault((what.epoch, what.step), now)
+        if isinstance(what, Without):
+            waited = now - sent.get((what.epoch, what.step), now)
+            if waited < facts.schedule.drop_after:
+                yield Breach(True, f"round {what.step} is made without worker:{what.absent} after {waited:.2f} s")
+
+
 def completes(facts: Facts) -> Breaches:
     """L0, L1: every worker came to its end, and took all its steps."""
     if any(what.fault.lasts_s is None for what in facts.happened if isinstance(what, Injected)):
@@ -111,6 +125,7 @@ def completes(facts: Facts) -> Breaches:
     if not facts.finished:
         yield Breach(True, "training did not end")
     for worker in range(facts.schedule.workers) if facts.finished and not facts.schedule.quorum else ():
-        missing = [step for step in range(facts.schedule.steps) if not facts.tries((worker, step))]
+        owed = (step for step in range(facts.schedule.steps) if (worker, step) not in facts.without)
+        missing = [step for step in owed if not facts.tries((worker, step))]
         if missing:
             yield Breach(True, f"worker:{worker} never sent gradient {missing[0]}")

@@ -59,6 +59,7 @@ class Schedule:
     local_steps: int = 1
     delivery: str = "exactly-once"
     every: int = 0
+    drop_after: float = 0.0
     versions: bool = True
     compute_s: float = 0.005
     slow: tuple[float, ...] = ()
@@ -98,6 +99,7 @@ class Schedule:
             staleness=self.staleness,
             tries=tries,
             every=self.every,
+            patience=self.drop_after,
         )
 
 
@@ -175,4 +177,13 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
     if schedule.every and schedule.seed % GANG == 1:  # all are started again
         step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
         found = [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
+    if schedule.every and schedule.sync and schedule.seed % GANG == 2:  # one is gone without, and perhaps for good
+        found.append(_leaves(schedule, random))
+        schedule = replace(schedule, drop_after=random.choice((0.5, 2.0)))
     return replace(schedule, faults=tuple(found))
+
+
+def _leaves(schedule: Schedule, random: Random) -> Fault:
+    step, lasts = random.randrange(1, schedule.steps), random.choice((1.0, 5.0, None))
+    leaver = f"worker:{random.randrange(1, schedule.workers)}"
+    return Fault(KILL, (leaver,), worker=random.randrange(schedule.workers), step=step, lasts_s=lasts)

@@ -113,6 +113,7 @@ class Server:
         self.at = [0] * self.rules.workers  # and the version that its last one became
         self.rounds: Rounds = ()
         self.offered: dict[int, Push] = {}  # by worker, what the open round has
+        self.without: set[int] = set()  # workers that it goes without
         self.left: dict[tuple[int, int], Push] = {}  # by worker and version, what may be in a round
         self.waiting: dict[str, Message] = {}  # by worker, the read that is not due yet
         self.gate: list[Message] | None = None  # while a checkpoint is taken, gradients wait here
@@ -132,6 +133,8 @@ class Server:
         else:
             calls: dict[str, Callable[[Any], object]] = {
                 "leave": self.leave,
+                "absent": self.absent,
+                "go without": self.go_without,
                 "ping": self.ping,
                 "state": self.state,
                 "initialise": self.initialise,
@@ -174,9 +177,32 @@ class Server:
         if self.version == self.rules.last:
             return LATE, push.seen + 1
         self.offered[push.worker] = push
-        if len(self.offered) == self.rules.per_round:
-            self.commit(tuple(self.offered.values()))
+        self.complete()
         return OK, push.seen + 1
+
+    def complete(self) -> None:
+        """Make the open round, if nobody is missing."""
+        if len(self.offered.keys() | self.without) == self.rules.per_round:
+            self.commit(tuple(self.offered.values()))
+
+    def absent(self, body: tuple[int, int]) -> tuple[int, ...] | str:
+        """Who is missing in the round after this version; none, if it is made."""
+        epoch, version = body
+        if not self.serves(epoch):
+            return REFUSED
+        everyone = range(self.rules.workers) if version == self.version else ()
+        return tuple(worker for worker in everyone if worker not in self.offered)
+
+    def go_without(self, body: tuple[int, int, tuple[int, ...]]) -> str:
+        """Make the round after this version without these workers."""
+        epoch, version, workers = body
+        if not self.serves(epoch):
+            return REFUSED
+        if version == self.version:
+            self.without = {*workers} - self.offered.keys()
+            self.complete()
+            self._serve()
+        return OK
 
     def leave(self, push: Push) -> str:
         """Keep a gradient until ps:0 has decided."""
@@ -191,10 +217,10 @@ class Server:
             self.commit(tuple(self.left[member.worker, member.seen] for member in members))
 
     def commit(self, members: tuple[Push, ...]) -> None:
-        """Complete a round: its mean, or sum, is one update."""
+        """Complete a round: its mean, or sum, is one update. For a worker that is absent, a mean has a zero."""
         for push in members:
-            self.apply(push, 1 / len(members) if self.rules.mean else 1.0)
-        self.offered = {}
+            self.apply(push, 1 / self.rules.per_round if self.rules.mean else 1.0)
+        self.offered, self.without = {}, set()
         self.rounds += (members,)
         self.version += 1
 
@@ -267,7 +293,7 @@ class Server:
         """Serve nothing more until a restore of this epoch, or a later one, is done."""
         if epoch <= self.fence:
             return epoch == self.fence
-        self.fence, self.ready, self.offered, self.left = epoch, False, {}, {}
+        self.fence, self.ready, self.offered, self.without, self.left = epoch, False, {}, set(), {}
         self._serve()
         self.open_gate(self.gates)
         return True

@@ -112,6 +112,15 @@ class Resumed(NamedTuple):
     step: int
 
 
+class Without(NamedTuple):
+    """The chief makes the round of ``step`` without ``absent``, for which it has waited."""
+
+    worker: int
+    epoch: int
+    step: int
+    absent: int
+
+
 class Kept(NamedTuple):
     """A worker has made a checkpoint durable; ``clock``: by ps and worker, how many gradients it has."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .server import ALIVE, LATE, REFUSED, Cut, Pull, Push, Shown, State
-from .trace import Initialised, Kept, Read, Restored, Resumed, Sent, Told, View
+from .trace import Initialised, Kept, Read, Restored, Resumed, Sent, Told, View, Without
 from .world import Message
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Habits:
         staleness: how many steps it may be ahead of the slowest; None: any number.
         tries: a push that is not answered is sent again: ``always``, ``recorded`` (as a further attempt), or ``never``.
         every: the chief makes a checkpoint each so many steps; 0: never.
+        patience: sync, it waits so many seconds for a worker; 0: for ever.
     """
 
     steps: int
@@ -42,6 +43,7 @@ class Habits:
     staleness: int | None = None
     tries: str = "always"
     every: int = 0
+    patience: float = 0.0
 
 
 class Worker:
@@ -152,6 +154,8 @@ class Worker:
                 yield from self.sleep(seconds)
             outcome, became = yield from self.push(versions)
             if habits.sync:
+                if habits.patience and self.index == 0 and outcome == "ok":
+                    yield from self.evict(became[0] - 1)
                 views, versions = yield from self.pull(became[0])
                 self._told(outcome, became)
                 self.step += 1
@@ -279,6 +283,17 @@ class Worker:
         name = self.cluster.keep(cuts)
         self.trace.tell(self.world.now, Kept(self.index, name, tuple(cut.applied for cut in cuts)))
         yield from self.everywhere("open gate", number)
+
+    def evict(self, version: int) -> Doing:
+        """Wait for the round after this version, but not for ever; then make it without those that are missing."""
+        (first, *_), until = self.servers, self.world.now + self.habits.patience
+        while absent := (yield from self.ask("absent", {first: (self.epoch, version)}))[first]:
+            if self.world.now < until:
+                yield from self.sleep(POLL_S)
+                continue
+            for worker in absent:
+                self.trace.tell(self.world.now, Without(self.index, self.epoch, self.step, worker))
+            yield from self.ask("go without", {first: (self.epoch, version, absent)})
 
     def restore(self) -> Doing:
         """Fence all servers, fill them from the newest checkpoint, and serve in a new epoch."""
