@@ -261,6 +261,24 @@ def test_fence_missing(story):
     assert "pushed before that" in witness(judged, "R6")[0]
 
 
+@pytest.mark.parametrize(("before", "wrong"), [(0, False), (1, True)])
+def test_what_was_pushed_since_a_rollback_may_show_in_the_first_read(story, before, wrong):
+    """Three gradients were sent after the restore, and before any read; or the first of them not, though it shows."""
+    story.step(1, 6)
+    story.checkpoint("step-6")
+    story.step(1, before, answer=False, apply=[])
+    story.kill("ps:0")
+    story.fault("kill", "ps:0", on=False)
+    story.exits.clear()
+    story.restore("step-6")
+    for step in (6, 7, 8):
+        story.put(0, 1, step), story.put(1, 1, step)
+        if step >= 6 + before:
+            story.probes[1].push(step)
+            story.probes[1].ack(step, "ok", [story.next_step(1)] * 2)
+    assert violated(story.finish()) & {"R4", "R6"} == ({"R6"} if wrong else set())
+
+
 def test_silent_reset(story):
     story.step(0, 3)
     story.step(1, 4)

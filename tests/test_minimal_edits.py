@@ -138,10 +138,15 @@ def drop(run, random, event, *others):
     run.drop(event, *others)
 
 
-def later_reads(run):
-    """Not the first of an epoch, which tell what a rollback went back to."""
-    first = {(read["worker_"], read["epoch"]): id(read) for read in reversed(run.reads) if read["epoch"]}
-    return [(read,) for read in run.reads if id(read) not in first.values()]
+def reads_of_several(run):
+    """Not the only one of a worker."""
+    made = Counter(read["worker_"] for read in run.reads)
+    return [(read,) for read in run.reads if made[read["worker_"]] > 1]
+
+
+def first_reads(run):
+    """Of a worker in an epoch, after a rollback."""
+    return zip({(read["worker_"], read["epoch"]): read for read in reversed(run.reads) if read["epoch"]}.values())
 
 
 def pushed_and_answered(run):
@@ -166,13 +171,13 @@ NOT_KNOWN = "A1? A2? R1? R2? S2?"
 """What became of a gradient is not: it may count, or not."""
 ELSEWHERE = "S1? S2 A2? A3? A4 M1"
 """A gradient was computed at an older read, as far as is recorded."""
-# Not here: the first read after a rollback (R6 takes what was pushed since for old), and a push of the last step of
-# sync (S4 finds a version too many, though versions went up by one).
+# Not here: a push of the last step of sync (S4 finds a version too many, though versions went up by one).
 row("drop_ack", lambda run: zip(run.once.values()), drop, "", NOT_KNOWN)
 row("drop_unknown", lambda run: [(ack,) for ack in run.of("ack") if ack["outcome"] == "unknown"], drop)
 row("drop_push", lambda run: [pair[:1] for pair in pushed_and_answered(run)], drop, refused=True)
 row("drop_push_and_ack", pushed_and_answered, drop, "R1", "L0 L1 S1 A1 A5", rest=EITHER)  # it lacks a step, then
-row("drop_read", later_reads, drop, "", ELSEWHERE)
+row("drop_read", reads_of_several, drop, "", ELSEWHERE)
+row("drop_first_read", first_reads, drop, "", ELSEWHERE)
 row("drop_final_read", lambda run: zip(run.finals), drop, rest=UNDECIDED)
 row("drop_end", lambda run: zip(run.of("end")), drop, rest=UNDECIDED)
 row("drop_done", lambda run: zip(run.of("done")), drop)  # those that read in the end say so, too

@@ -115,9 +115,9 @@ def restored_cut(history: History) -> Verdict:
 def fencing(history: History) -> Verdict:
     """R6: no gradient computed before a rollback is applied after it.
 
-    In its first read after a rollback a worker sees none of its own gradients that is not in the checkpoint: it has
-    pushed none since, so whoever shows is from before. (If a variable shows a whole run of them, it was not restored:
-    that is R4.)
+    In its first read after a rollback a worker sees none of its own gradients that is not in the checkpoint, but for
+    those that it has pushed in that epoch before it read: any other that shows is from before. (If a variable shows a
+    whole run of them, it was not restored: that is R4.)
 
     Assumes: as R4.
     """
@@ -169,6 +169,7 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
     assert history.shards is not None
     assert back.checkpoint is not None
     visible = history.visible_in(back.restore.epoch)
+    since = worker.sent_before(index, epoch=back.restore.epoch)
     for variable, shard in enumerate(history.shards):
         if shard >= len(back.checkpoint.clock):
             continue
@@ -179,7 +180,7 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
                 yield f"{back.text}; {where} with {shown} gradients of worker:{peer}, the checkpoint has {holds}"
             if peer != worker.index or shown <= holds:
                 continue
-            steps = np.arange(holds, shown)
+            steps = np.setdiff1d(np.arange(holds, shown), since)
             seen = steps[worker.reads.shows(index, np.full(len(steps), peer), steps)[variable]]
             if len(seen) > 1 and not fenced:
                 yield (

@@ -36,7 +36,8 @@ def one_cut(history: History) -> Verdict:
     """R4: all that a rollback brings back comes from one checkpoint, or the Target declares partial recovery.
 
     On a ledger: all shards. In its first read after a rollback a worker sees of its own gradients exactly those in the
-    checkpoint, in every variable (it has pushed none since), and of the others' at least those.
+    checkpoint, in every variable (but for those that it has pushed in that epoch before it read), and of the others'
+    at least those.
 
     On a model (sync): the optimizer's moments, the number of updates and with it the learning rate, and the samples,
     too, for training goes on from the restored round by the same serial steps as C1 judges. The first read that does

@@ -160,6 +160,21 @@ class Reads:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Every attempt of one worker to send a gradient, in the order of its record."""
+
+    step: Ints
+    epoch: Ints  # the cluster epoch that it was made in
+    read: Ints  # index of the worker's last read before it, -1: none
+
+
+def no_sent() -> Sent:
+    """No attempts."""
+    none = np.zeros(0, np.int64)
+    return Sent(none, none, none)
+
+
+@dataclass(frozen=True)
 class Pushes:
     """The gradients of one worker in the order of their first sending, all N of them; attempts taken together."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import Ledger, workload_of
-from .columns import ANEW, FAILED, LOOK, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Values
+from .columns import ANEW, FAILED, LOOK, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Sent, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .events import Slip as SlipEvent
@@ -49,6 +49,7 @@ def decode_worker(
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
         acked_epoch=answers.acked_epoch,
         still_open=answers.still_open,
+        sent=answers.attempts(at),
     )
     return worker, shards
 
@@ -176,6 +177,10 @@ class Answers:
                 step[early[-1]], early = self.step[0], early[:-1]
             use[early] = LOOK
         return step, use
+
+    def attempts(self, reads_at: Ints) -> Sent:
+        """Each by itself."""
+        return Sent(self.step, column(self.sent, "epoch"), np.searchsorted(reads_at, self.seq) - 1)
 
     def pushes(self, reads_at: Ints) -> Pushes:
         """All attempts of a gradient taken together, in the order of their first sending."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..layout import Task
-from .columns import ANEW, FAILED, FIRST, OK, UNKNOWN, Ints, Odd, Pushes, Reads
+from .columns import ANEW, FAILED, FIRST, OK, UNKNOWN, Ints, Odd, Pushes, Reads, Sent
 from .events import Checkpoint, Restore, Resume
 from .model import Join, Worker
 from .reader import EventFile
@@ -50,6 +50,11 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         acked=np.concatenate([worker.acked for worker in workers]),
         acked_ns=np.concatenate([worker.acked_ns for worker in workers]),
         acked_epoch=np.concatenate([worker.acked_epoch for worker in workers]),
+        sent=Sent(
+            step=np.concatenate([worker.sent.step for worker in workers]),
+            epoch=np.concatenate([worker.sent.epoch for worker in workers]),
+            read=np.concatenate([worker.sent.read + read_before[k] for k, worker in enumerate(workers)]),
+        ),
         residual=workers[-1].residual,
         joins=joins,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .columns import ANEW, FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Values, final_reads
+from .columns import ANEW, FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Sent, Values, final_reads, no_sent
 from .manifest import Workload
 from .reasons import FaultMissed, NoEnd, Stop, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
@@ -63,6 +63,7 @@ class Worker:
     acked_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acked_epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     still_open: frozenset[tuple[int, int]] = frozenset()
+    sent: Sent = field(default_factory=no_sent)
 
     def __str__(self) -> str:
         return f"worker:{self.index}"
@@ -94,11 +95,16 @@ class Worker:
         """The same worker without the reads after its last new push: what it does next says what those were for."""
         return self._with(self.reads.at <= self.pushes.at.max(initial=0))
 
+    def sent_before(self, read: int, *, epoch: int) -> Ints:
+        """Steps whose gradients it has sent in that epoch before this read, as far as is recorded."""
+        return np.asarray(self.sent.step[(self.sent.epoch == epoch) & (self.sent.read < read)])
+
     def _with(self, reads: Bools) -> Worker:
         keep = np.flatnonzero(reads)
-        last = np.searchsorted(keep, self.pushes.read, side="right") - 1
+        last, sent = (np.searchsorted(keep, of.read, side="right") - 1 for of in (self.pushes, self.sent))
         joins = tuple(replace(j, read=int(np.searchsorted(keep, j.read, side="right")) - 1) for j in self.joins)
-        return replace(self, reads=self.reads.take(keep), pushes=replace(self.pushes, read=last), joins=joins)
+        pushes, sends = replace(self.pushes, read=last), replace(self.sent, read=sent)
+        return replace(self, reads=self.reads.take(keep), pushes=pushes, sent=sends, joins=joins)
 
 
 @dataclass(frozen=True)
