@@ -150,6 +150,10 @@ class TornWithinVariable(Sees):
         return values, versions
 
 
+class TornFinal(TornWithinVariable):
+    at = -1
+
+
 class VersionsDown(Sees):
     def mix(self, values_then, versions_then, values, versions):
         return values, [version - 1 for version in versions_then]

@@ -41,6 +41,8 @@ VIOLATED = [
     (bugs.TornAcrossShards, "async", SHARED, "A6 A7"),
     (bugs.TornWithinVariable, "sync", TWO, "A6"),
     (bugs.TornWithinVariable, "async", TWO, "A6"),
+    (bugs.TornFinal, "sync", TWO, "A6"),
+    (bugs.TornFinal, "async", TWO, "A1 A6"),
     (bugs.ForgetsOthers, "sync", TWO, "S1 S4 A6"),
     (bugs.ForgetsOthers, "async", SHARED, "A6"),
     (bugs.Snapshot, "async", TWO, "A6"),

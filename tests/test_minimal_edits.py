@@ -111,15 +111,15 @@ def nonces(run):
 
 HIDDEN = "S4 A2? A3 A4? A6 R3 R4 M1"
 TORN = "S1 S2 A2? A3 A4? A7 R4 R7 M1"
-# Not here, for the checks do not see them yet, against the definitions: a final read that is torn while others are
-# whole (A6); other weights, and gradients shown before they are sent, in async (A6, R1); doubled with a
-# staleness-aware rate (A1).
+# Not here, for the checks do not see them yet, against the definitions: other weights, and gradients shown before they
+# are sent, in async (A6, R1); doubled with a staleness-aware rate (A1).
 row("lost", lambda run: run.lasting * (run.delivery != "at-most-once"), lost, "R1 S1 S2 A1 A5", "A2? A3 A4? A7 R4 M1")
 row("lost_at_most_once", lambda run: run.lasting * (run.delivery == "at-most-once"), lost, "", "A2? A7")
 row("doubled", lambda run: run.lasting, doubled, "S1 S2 A4?", "R1 R2 A1 A2? A5")
 row("as_often_as_sent", lambda run: run.sent_twice * (run.delivery == "at-least-once"), doubled, "", "A2?")
 row("half", lambda run: run.lasting, half, "R1 A1", TORN + " S3 S5 A5 A6")
 row("torn", lambda run: run.places(run.reads), torn, "A6", TORN + " S4 R3")
+row("torn_in_the_end", lambda run: run.places(run.finals), torn, "A6", TORN + " A1")
 row(
     "other_weight", lambda run: run.places(run.reads) * run.sync, lambda run, _, *p: run.times(*p, 1.5, 1.5), "S5", "S2"
 )

@@ -70,10 +70,10 @@ def _cells(clock: Ints) -> tuple[Ints, Ints]:
 def atomic_read(history: History) -> Verdict:
     """A6: a read is atomic per variable; per shard or as a snapshot of all shards where that is claimed.
 
-    Torn within a variable: head and tail of it disagree about a gradient. Torn across variables: one shows a gradient
-    that another, of the same shard (per-shard) or of any (snapshot), does not show yet but has in the end. What never
-    arrives in a variable is lost (R1, S3), not torn. Across variables, a read before the same gradient is sent again
-    does not count: no gradient is computed at it.
+    Torn within a variable: head and tail of it disagree about a gradient that some final read shows at both. Torn
+    across variables: one shows a gradient that another, of the same shard (per-shard) or of any (snapshot), does not
+    show yet but has in the end. What never arrives in a variable is lost (R1, S3), not torn. Across variables, a read
+    before the same gradient is sent again does not count: no gradient is computed at it.
 
     Assumes: a final read; for per-shard, that psconform knows which ps holds which variable.
     """

@@ -256,8 +256,8 @@ class Finals:
 
     @cached_property
     def whole(self) -> Bools:
-        """Every final read shows it, at head and tail."""
-        return np.asarray(self._shown - self._number(self.odd.torn) == self.count)
+        """Some final read shows it, at head and tail."""
+        return np.asarray(self._shown > self._number(self.odd.torn))
 
     @property
     def torn_in(self) -> Counts:
