@@ -259,11 +259,6 @@ class Finals:
         """Some final read shows it, at head and tail."""
         return np.asarray(self._shown > self._number(self.odd.torn))
 
-    @property
-    def torn_in(self) -> Counts:
-        """In how many final reads head and tail disagree whether it is there at all, int32[V, W, K]."""
-        return self._number(self.odd.torn)
-
     @cached_property
     def uneven(self) -> Bools:
         """Some final read shows more of it at one end than at the other, and none shows the same at both."""
