@@ -212,6 +212,11 @@ class AwareLost(Aware):
         return 0.0 if (worker, step) == (WHO, WHEN) else super().weight(worker, step, variable, attempt)
 
 
+class AwareTwice(Aware):
+    def weight(self, worker, step, variable, attempt):
+        return 2.0 if (worker, step) == (WHO, WHEN) else super().weight(worker, step, variable, attempt)
+
+
 class AwareOnOneShard(Aware):
     def weight(self, worker, step, variable, attempt):
         return 1.0 if variable else super().weight(worker, step, variable, attempt)

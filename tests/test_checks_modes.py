@@ -24,6 +24,7 @@ VIOLATED = [
     (modes.AwareOffByOne, ONE, "A4"),
     (modes.AwareOnOneShard, TWO, "A4"),
     (modes.AwareLost, ONE, "A1 A5 R1"),
+    (modes.AwareTwice, TWO, "R1 R2 A1"),
 ]
 
 

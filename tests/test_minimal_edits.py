@@ -65,7 +65,8 @@ def lost(run, random, variable, grad):
 def doubled(run, random, variable, grad):
     everywhere(run, variable, grad, 2, 2)
     again = {"exactly-once": "R1 R2 A1", "at-least-once": "R2 A1", "at-most-once": "R1"}[run.delivery]
-    return again * (run.sent[grad] == 1 and not run.aware)  # else it may be allowed, or a weight
+    full = run.finals[0]["values_"][variable, run.ends(grad)] == -2 * run.unit
+    return again * bool(full.all() and run.sent[grad] == 1)  # else it may be allowed, or a weight
 
 
 def half(run, random, variable, grad):
@@ -112,7 +113,7 @@ def nonces(run):
 HIDDEN = "S4 A2? A3 A4? A6 R3 R4 M1"
 TORN = "S1 S2 A2? A3 A4? A7 R4 R7 M1"
 # Not here, for the checks do not see them yet, against the definitions: other weights, and gradients shown before they
-# are sent, in async (A6, R1); doubled with a staleness-aware rate (A1).
+# are sent, in async (A6, R1).
 row("lost", lambda run: run.lasting * (run.delivery != "at-most-once"), lost, "R1 S1 S2 A1 A5", "A2? A3 A4? A7 R4 M1")
 row("lost_at_most_once", lambda run: run.lasting * (run.delivery == "at-most-once"), lost, "", "A2? A7")
 row("doubled", lambda run: run.lasting, doubled, "S1 S2 A4?", "R1 R2 A1 A2? A5")

@@ -18,7 +18,8 @@ def apply_on_arrival(history: History) -> Verdict:
 
     At-least-once, a gradient that was sent n times may be applied up to n times, each time whole.
 
-    With a staleness-aware rate the weight is A4's business, and a gradient only has to show.
+    With a staleness-aware rate the weight is A4's business, and a gradient only has to show; but no application weighs
+    more than one, so that a count above the times that it may be applied is of several.
 
     Judged on the final reads (each acknowledged gradient shows exactly once, at its full weight) and, where the
     target reports versions, on the acknowledgements: per shard, no two applies of a cluster epoch have the same
@@ -37,7 +38,7 @@ def apply_on_arrival(history: History) -> Verdict:
     whole = np.abs([odd.head, odd.tail] - times) <= COUNT_TOLERANCE
     fits = (whole & (times >= 1) & (times <= most)).all(axis=0)
     if history.claims.rate != "constant":
-        fits = ~odd.torn
+        fits = ~odd.torn & ~(odd.most > most + COUNT_TOLERANCE)
     wrong = ~last.ever  # missing in some final reads only: they disagree, which decides nothing
     rows = odd.take(~fits & ~odd.zero)
     wrong[rows.variable, rows.peer, rows.step] = True
