@@ -127,9 +127,11 @@ class Server:
         elif kind == "push":
             self._answer(message, self.push(body))
             self._serve()
+        elif kind == "pull" and self.is_due(body):
+            self.waiting.pop(message.source, None)
+            self._answer(message, self.pull(body))
         elif kind == "pull":
             self.waiting[message.source] = message
-            self._serve()
         else:
             calls: dict[str, Callable[[Any], object]] = {
                 "leave": self.leave,
@@ -234,6 +236,8 @@ class Server:
 
     def _serve(self) -> None:
         """Answer the reads that are due."""
+        if not self.waiting:
+            return
         for message in [message for message in self.waiting.values() if self.is_due(message.body)]:
             del self.waiting[message.source]
             self._answer(message, self.pull(message.body))
