@@ -1,10 +1,9 @@
-"""What detectors of anomalies report, and of whom: on times made by hand, and in real clusters with a cause."""
+"""What detectors of anomalies report, and of whom: on times made by hand, and in runs with a cause."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psconform.anomalies import DETECTORS, find_anomalies
+from psconform.faults.process_faults import STOP
 from psconform.history.records import Poisoned
 from psconform.report.text import explain
-from psconform.runner.verdicts import judge_folder
+from psconform.runner.verdicts import judge_folder, store
+from psconform.simulation.record import simulate
+from psconform.simulation.schedule import Fault, Schedule
 
 from .simulate import Trainer
 from .timelines import START_NS, held, history_of, steps_of
-
-SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
-DURABLE = SOCKETS.with_name("target_durable.toml")
 
 
 def found(history, losses=None):
@@ -203,44 +202,55 @@ def test_a_detector_that_crashes_is_named(monkeypatch):
     assert str(anomaly) == "stalled: psconform:0 since 0.0 s: the detector crashed: ZeroDivisionError: by 0"
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("update", ["sync", "async"])
-def test_a_straggler_in_a_cluster(judge, update):
-    run = judge(SOCKETS, layout="ps=1,worker=3", update=update, steps=40, slow="worker:1=50ms")
-    assert run.valid, run.explain()
-    assert [(a.kind, a.task) for a in run.anomalies] == [("straggler", "worker:1")], run.explain()
+def test_a_straggler_in_a_run(tmp_path, update):
+    simulate(Schedule(mode=update, workers=3, steps=40, slow=(1.0, 20.0, 1.0)), tmp_path / "run")
+    run = judge_folder(tmp_path / "run")
+    assert run.exit_code == 0, explain(run)
+    assert [(a.kind, a.task) for a in run.anomalies] == [("straggler", "worker:1")], explain(run)
     assert run.anomalies[0].step <= 4
 
 
-@pytest.mark.engine
-def test_a_stopped_worker_in_a_cluster(judge):
-    slow = {"worker:0": 0.01}
-    run = judge(SOCKETS, layout="ps=1,worker=2", update="async", steps=300, slow=slow, stop="worker:1@20..295")
-    assert run.valid, run.explain()
+def test_a_stopped_worker_in_a_run(tmp_path):
+    stop = Fault(STOP, ("worker:1",), worker=1, step=20, lasts_s=3.0)
+    simulate(Schedule(mode="async", steps=300, compute_s=0.02, faults=(stop,)), tmp_path / "run")
+    run = judge_folder(tmp_path / "run")
+    assert run.exit_code == 0, explain(run)
     stalled = [a for a in run.anomalies if a.kind == "stalled"]
-    assert [(a.task, a.step) for a in stalled] == [("worker:1", 20)], run.explain()
+    assert [(a.task, a.step) for a in stalled] == [("worker:1", 20)], explain(run)
+    store(run)
     stored = json.loads((run.folder / "verdicts.json").read_text())["anomalies"]
     assert stored == [dataclasses.asdict(a) for a in judge_folder(run.folder).anomalies]
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(
     "options",
     [
-        {"workload": "quadratic", "learning_rate": 3.0},
-        {"workload": "quadratic", "learning_rate": 3.0, "update": "async"},
-        {"workload": "digits", "learning_rate": 100.0, "model": "mlp"},
+        {"workload": "quadratic", "training": {"learning_rate": 3.0}},
+        {"workload": "quadratic", "training": {"learning_rate": 3.0}, "update": "async"},
+        {"workload": "digits", "training": {"learning_rate": 100.0, "model": "mlp"}},
     ],
     ids=str,
 )
-def test_training_that_diverges_in_a_cluster(judge, options):
-    run = judge(SOCKETS, layout="ps=1,worker=2", **{"steps": 40, **options})
-    assert not run.violated, run.explain()
-    assert [a.kind for a in run.anomalies] == ["diverging"], run.explain()
+def test_training_that_diverges(tmp_path, options):
+    run = Trainer(steps=40, **options).judge(tmp_path / "run")
+    assert not run.names("violated"), explain(run)
+    assert [a.kind for a in run.anomalies] == ["diverging"], explain(run)
 
 
-@pytest.mark.engine
-def test_a_poisoned_gradient_in_a_cluster(judge):
-    run = judge(DURABLE, layout="ps=1,worker=2", steps=25, poison="worker:1@20")
-    assert [(a.kind, a.task, a.step) for a in run.anomalies] == [("non-finite", "worker:1", 20)], run.explain()
+class Refuses(Trainer):
+    """The ps applies nothing of a gradient that is not finite, and says so."""
+
+    poison = ((1, 20, "nan"),)
+
+    def sent(self, worker, step, gradient):
+        return np.where(np.isfinite(gradient), gradient, np.float32(0))
+
+    def outcome(self, worker, step, attempt):
+        return "failed" if (worker, step) == (1, 20) else "ok"
+
+
+def test_a_poisoned_gradient_in_a_run(tmp_path):
+    run = Refuses(steps=25).judge(tmp_path / "run")
+    assert [(a.kind, a.task, a.step) for a in run.anomalies] == [("non-finite", "worker:1", 20)], explain(run)
     assert run.anomalies[0].text == "its gradient of step 20 is nan (failed)"

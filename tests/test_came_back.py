@@ -7,10 +7,18 @@ import dataclasses
 import pytest
 
 from psconform.claims import SYNC
+from psconform.faults.process_faults import KILL
 from psconform.history.manifest import Workload
 from psconform.layout import Layout
 from psconform.probe import UNIT
 from psconform.report.text import explain
+from psconform.runner.verdicts import judge_folder
+from psconform.simulation.cluster import Cluster, Parts
+from psconform.simulation.record import Recorded
+from psconform.simulation.schedule import Fault, Schedule
+from psconform.simulation.server import Server
+from psconform.simulation.trace import Resumed
+from psconform.simulation.worker import Worker
 
 from .stories import Story
 
@@ -253,3 +261,70 @@ def test_half_a_round_is_seen_by_a_worker_that_comes_back(tmp_path):
     story.probes[1].push(4)
     story.probes[1].ack(4, "ok", [5, 5])
     assert violated(story.finish()) == ["S1", "S4"]
+
+
+def came_back(folder, worker, *, at, kind=Recorded, parts=None, **options):
+    """A simulated run in which a worker is killed and comes back, of a trainer that promises no recovery."""
+    kill = Fault(KILL, (f"worker:{worker}",), worker=worker, step=at)
+    trace = kind(folder / "run", Schedule(ps=2, workers=3, faults=(kill,), **options))
+    trace.manifest.claims = dataclasses.replace(trace.manifest.claims, recovery="none", liveness="attributed-error")
+    cluster = Cluster(trace.schedule, trace, parts or Parts())
+    cluster.run()
+    return judge_folder(trace.finish(cluster))
+
+
+class DoesNotSayWhere(Recorded):
+    """No worker that comes back says where it goes on."""
+
+    def tell(self, now, what):
+        if isinstance(what, Resumed):
+            self._probe(what.worker).epoch = what.epoch
+        else:
+            super().tell(now, what)
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_a_worker_that_goes_on_and_does_not_say_where_is_not_accused(tmp_path, update):
+    judged = came_back(tmp_path, 1, at=35, kind=DoesNotSayWhere, mode=update, steps=60)
+    assert judged.exit_code == 0, explain(judged)
+    assert '"kind":"resume"' not in (tmp_path / "run" / "events" / "worker-1.1.jsonl").read_text(encoding="utf-8")
+
+
+class InitialisesAgain(Recorded):
+    """A chief that comes back initialises; the ps refuse it, and it says that it has."""
+
+    def tell(self, now, what):
+        if isinstance(what, Resumed):
+            self.now = now
+            self._probe(what.worker).initialised([self._begin(7) for _ in range(self.schedule.ps)])
+        super().tell(now, what)
+
+
+def test_an_initialisation_that_was_refused_is_not_one(tmp_path):
+    judged = came_back(tmp_path, 0, at=20, kind=InitialisesAgain, steps=60)
+    events = (tmp_path / "run" / "events" / "worker-0.1.jsonl").read_text(encoding="utf-8")
+    assert '"kind":"init"' in events
+    assert judged.exit_code == 0, explain(judged)
+
+
+class BeginsAgain(Worker):
+    """It comes back with its first step."""
+
+    def resume(self):
+        yield from self.join()
+
+
+class Forgets(Server):
+    """It does not know what it has had of a worker."""
+
+    def push(self, push):
+        self.applied[push.worker] = push.step
+        return super().push(push)
+
+
+def test_of_a_worker_that_begins_again_the_cause_is_named_once(tmp_path):
+    parts = Parts(server=Forgets, worker=BeginsAgain)
+    judged = came_back(tmp_path, 1, at=20, parts=parts, mode="async", steps=40)
+    (line,) = next(verdict for verdict in judged.verdicts if verdict.guarantee == "R1").witness
+    begins = "the gradients of worker:1, steps 0 to 20, (ok) were applied 2 times to ps:0 and ps:1 (21 gradients): "
+    assert line.startswith(f"{begins}worker:1 came back and began again at step 0 ")

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-
 import pytest
 
-from psconform.runner.verdicts import judge_folder
-
-from .mutations import measured, rechained
-
-pytestmark = pytest.mark.tensorflow
-LAYOUT = "ps=1,worker=2,gpus=3"
+from .simulate import Trainer
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A healthy cluster with emulated GPUs."""
-    from psconform import judge
+class Towers(Trainer):
+    """Workers with three emulated GPUs each; ``where``: the devices that worker:1 says, None: it does not say."""
 
-    return judge(layout=LAYOUT, emulate_gpus=True, steps=10, out=tmp_path_factory.mktemp("gpus") / "run")
+    where: list[str] | None = None
 
-
-def changed(run, tmp_path, change):
-    """A copy of the run in which worker:1 says something else of its devices; None: nothing."""
-    folder = tmp_path / "copy"
-    shutil.copytree(run.folder, folder)
-    path = folder / "events" / "worker-1.jsonl"
-    events = [json.loads(line) for line in path.read_bytes().splitlines()]
-    kept = [change(event) if event["kind"] == "devices" else event for event in events]
-    path.write_bytes(b"".join(rechained([json.dumps(event).encode() for event in kept if event])))
-    measured(folder)
-    return judge_folder(folder)
+    def initialise(self):
+        self.probes[0].devices(["CPU:0", "CPU:1", "CPU:2"])
+        if self.where is not None:
+            self.probes[1].devices(self.where)
+        super().initialise()
 
 
-def test_towers_ran_where_they_were_put(run):
+def judged(folder, names):
+    trainer = Towers(gpus=3, emulated=True, steps=10)
+    trainer.where = names
+    return trainer.judge(folder / "run")
+
+
+@pytest.mark.tensorflow
+def test_towers_ran_where_they_were_put(judge):
+    run = judge(layout="ps=1,worker=2,gpus=3", emulate_gpus=True, steps=10)
     assert run.valid, run.explain()
     assert "devices (emulated GPUs): worker:0 on CPU:0, CPU:1, CPU:2; worker:1 on CPU:0, CPU:1, CPU:2" in run.explain()
     assert "3 emulated GPU(s) each" in run.explain()
 
 
 @pytest.mark.parametrize("names", [["CPU:0", "CPU:0", "CPU:0"], ["CPU:0", "CPU:1"], []])
-def test_a_worker_that_computed_elsewhere_shows_nothing(names, run, tmp_path):
-    judged = changed(run, tmp_path, lambda event: {**event, "names": names})
-    assert judged.exit_code == 2
-    assert any(gap.startswith("worker:1 computed on") for gap in judged.history.gaps)
+def test_a_worker_that_computed_elsewhere_shows_nothing(tmp_path, names):
+    assert judged(tmp_path / "healthy", ["CPU:0", "CPU:1", "CPU:2"]).exit_code == 0
+    found = judged(tmp_path / "elsewhere", names)
+    assert found.exit_code == 2
+    assert any(gap.startswith("worker:1 computed on") for gap in found.history.gaps)
 
 
-def test_a_worker_that_does_not_say_is_mentioned(run, tmp_path):
-    judged = changed(run, tmp_path, lambda event: None)
-    assert judged.exit_code == 0
-    assert "worker:1 did not say on which devices they compute (probe.devices)" in judged.history.notes
+def test_a_worker_that_does_not_say_is_mentioned(tmp_path):
+    found = judged(tmp_path, None)
+    assert found.exit_code == 0
+    assert "worker:1 did not say on which devices they compute (probe.devices)" in found.history.notes
