@@ -96,6 +96,16 @@ def test_a_worker_that_is_killed_for_good_need_not_have_read_twice(tmp_path):
     assert "M2" in judged.names("valid")
 
 
+def test_a_worker_that_is_killed_for_good_need_not_have_recorded_anything(tmp_path):
+    schedule = draw(4314, mode="sync")
+    assert schedule.drop_after
+    cluster = simulate(schedule, tmp_path / "run")
+    (gone,) = cluster.gone
+    assert not (tmp_path / "run" / "events" / f"worker-{gone}.jsonl").exists()
+    judged = judge_folder(tmp_path / "run")
+    assert judged.exit_code == 0, explain(judged)
+
+
 def test_a_worker_that_pushes_without_reading_leaves_all_unknown(tmp_path):
     judged = Blind(update="async").judge(tmp_path)
     assert {"R1", "I1", "A6"} <= set(judged.names("unknown"))
