@@ -145,6 +145,13 @@ def test_a_hang_is_one(tmp_path, faults):
     assert judged.names("violated") == ["L1" if faults else "L0"]
 
 
+def test_a_worker_that_was_done_when_it_was_killed_is_waited_for():
+    """Else another one ends, and then a ps is killed that had all of its gradients."""
+    cluster = Cluster(draw(1044697))
+    cluster.run()
+    assert cluster.status == "finished"
+
+
 def test_the_ledger_shows_what_the_model_applied(tmp_path):
     cluster = simulate(Schedule(mode="async", workers=3, ps=2, variables=2, steps=9), tmp_path / "run")
     history = judge_folder(tmp_path / "run").history

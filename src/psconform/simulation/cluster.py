@@ -170,8 +170,11 @@ class Cluster:
         (task,) = fault.tasks
         self.world.kill(task)
         self.trace.killed(self.world.now, task)
+        job, _, index = task.partition(":")
+        if job == "worker":
+            self.done(int(index), None)  # its next life has to say so again
         if fault.lasts_s is None:
-            self.gone.add(int(task.partition(":")[2]))
+            self.gone.add(int(index))
 
     @property
     def away(self) -> set[str]:
