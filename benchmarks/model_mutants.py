@@ -183,14 +183,14 @@ MUTANTS = (
     Mutant(
         "one-too-few",
         "server",
-        "len(self.offered.keys() | self.without) == self.rules.per_round",
+        "len(self.offered.keys() | self.evicted) == self.rules.per_round",
         "len(self.offered) >= max(1, self.rules.per_round - 1)",
         "S1 S2 S5",
     ),
     Mutant(
         "one-too-many",
         "server",
-        "len(self.offered.keys() | self.without) == self.rules.per_round",
+        "len(self.offered.keys() | self.evicted) == self.rules.per_round",
         "len(self.offered) == self.rules.per_round + 1",
         "L0 L1",
     ),
@@ -204,7 +204,7 @@ MUTANTS = (
     Mutant(
         "round-not-cleared",
         "server",
-        "self.offered, self.without = {}, set()\n        self.rounds",
+        "self.offered, self.evicted = {}, set()\n        self.rounds",
         "self.rounds",
         "S1 S2 A7 R1 L0 L1",
     ),
@@ -305,8 +305,8 @@ MUTANTS = (
     Mutant(
         "round-outlives-a-fence",
         "server",
-        "self.ready, self.offered, self.without, self.left = epoch, False, {}, set(), {}",
-        "self.ready, self.without = epoch, False, set()",
+        "self.ready, self.offered, self.evicted, self.left = epoch, False, {}, set(), {}",
+        "self.ready, self.evicted = epoch, False, set()",
         "S1 R1 R6 L1",
     ),
     Mutant(
@@ -422,20 +422,20 @@ MUTANTS = (
     ),
     Mutant("gate-not-closed", "server", "self.gate, self.gates = self.gate or [], number", "self.gates = number", ""),
     Mutant("gate-loses-what-waits", "server", "        for message in waited:\n            self.on(message)\n", "", ""),
-    # A worker that the job goes on without.
-    Mutant("goes-without-at-once", "worker", "if self.world.now < until:", "if False:", "M2", "sync"),
+    # Evictions.
+    Mutant("evicts-at-once", "worker", "if self.world.now < until:", "if False:", "M2", "sync"),
     Mutant(
-        "goes-without-in-silence",
+        "evicts-in-silence",
         "worker",
-        "self.trace.tell(self.world.now, Without(self.index, self.epoch, self.step, worker))",
+        "self.trace.tell(self.world.now, Evicted(self.index, self.epoch, self.step, worker))",
         "pass",
         "S1 S3 R1 M2",
         "sync",
     ),
     Mutant(
-        "goes-without-for-ever",
+        "evicts-for-ever",
         "server",
-        "self.offered, self.without = {}, set()\n        self.rounds",
+        "self.offered, self.evicted = {}, set()\n        self.rounds",
         "self.offered = {}\n        self.rounds",
         "S1 S3 R1 M2",
         "sync",

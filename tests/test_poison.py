@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from .simulate import Trainer
 from .stories import Story
 from .test_checks_recovery import statuses, violated, witness
 
+TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 LAYOUT = Layout(ps=2, workers=3)
 
 
@@ -317,3 +319,10 @@ def test_the_reference_refuses_it_at_the_ps_and_says_so(judge, options):
     logs = "".join(path.read_text() for path in (run.folder / "logs").iterdir())
     refused = f"worker:1: gradient of step {step} is not finite, rejected by ps:0, ps:1"
     assert refused in logs or (options.get("quorum") and "R1" in run.verdicts)  # there it may have been late
+
+
+@pytest.mark.engine
+def test_a_trainer_that_applies_it_is_found(judge):
+    run = judge(TARGET, layout="ps=1,worker=2", update="async", steps=20, poison="worker:1@8")
+    assert run.violated == ("C3",), run.explain()
+    assert run.verdicts["C3"].witness[-1].startswith("the gradient of worker:1, step 8, nan, was acknowledged as ok")

@@ -6,15 +6,11 @@ import math
 
 import pytest
 
-from psconform.api import check
 from psconform.errors import BadInput
-from psconform.history.manifest import Manifest
 from psconform.layout import Layout
 from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.runner.random_layouts import make_plans
-from psconform.simulation.record import simulate
-from psconform.simulation.schedule import Schedule
 from psconform.targets.toml import load_target
 
 from . import replicas as rings
@@ -144,13 +140,9 @@ def test_target_file_without_a_ps_takes_layouts_without_one(tmp_path):
     assert str(caught.value).startswith("--layout: target ring has no such layout, got 'ps=0,worker=3'. All-reduce")
 
 
-def test_run_says_how_to_repeat_it(tmp_path):
-    options = {"layout": "ps=0,worker=2", "local_steps": 3, "steps": 10}
-    simulate(Schedule(mode="local-steps", ps=0, local_steps=3), tmp_path / "run")
-    manifest = Manifest.read(tmp_path / "run")
-    manifest.repeat = make_plan(Options(out=tmp_path / "other", **options)).repeat
-    manifest.write(tmp_path / "run")
-    run = check(tmp_path / "run")
+@pytest.mark.nightly
+def test_run_says_how_to_repeat_it(judge):
+    run = judge("reference", layout="ps=0,worker=2", local_steps=3, steps=10)
     assert run.exit_code == 0, run.explain()
     assert "--local-steps 3" in run.repeat
     assert "--layout ps=0,worker=2" in run.repeat

@@ -376,7 +376,7 @@ def _counts_gradients(history: History) -> bool:
 
 def _silent(history: History) -> list[str]:
     reported = {worker.index for worker in history.workers}
-    reported |= {task.index for task in history.left}  # killed before it had done anything, and gone without
+    reported |= {task.index for task in history.left}  # killed before it did anything, and evicted
     silent = (task for task in history.layout.worker_tasks if task.index not in reported)
     return [f"{task} never reported: no probe wrote events for it" for task in silent]
 

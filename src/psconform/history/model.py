@@ -383,7 +383,7 @@ class History:
         return frozenset(task for task in self.layout.worker_tasks if str(task) in killed and task.index)
 
     def gone_for_good(self, worker: Worker) -> bool:
-        """It was killed, and nobody waits for it."""
+        """It was killed and never started again, and the others do not wait for it."""
         return Task("worker", worker.index) in (self.left | self.gone)
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .cluster import Cluster
 from .record import manifest_of
-from .trace import HEAD, TAIL, WHOLE, Entry, Log, Read, Sent, Told, Without
+from .trace import HEAD, TAIL, WHOLE, Entry, Evicted, Log, Read, Sent, Told
 
 
 class Breach(NamedTuple):
@@ -75,7 +75,7 @@ class Facts:
         self.told = [what for what in self.happened if isinstance(what, Told)]
         self.per_round = (self.schedule.quorum or self.schedule.workers) if self.schedule.sync else 1
         self.finished = cluster.status == "finished"
-        self.without = {(what.absent, what.step) for what in self.happened if isinstance(what, Without)}
+        self.evicted = {(what.absent, what.step) for what in self.happened if isinstance(what, Evicted)}
         self.sent: dict[Grad, list[tuple[Sent, Read | None]]] = {}  # by gradient; and the read before it
         latest: dict[int, Read] = {}
         for what in self.happened:
@@ -143,7 +143,7 @@ class Facts:
         """Gradients that were acknowledged, and that the run should have ended with."""
         now = max((column.epoch for column in self.live), default=0)
         told = [what for what in self.told if what.outcome == "ok" and (self.finished or what.epoch == now)]
-        return sorted({(what.worker, what.step) for what in told} - self.without)
+        return sorted({(what.worker, what.step) for what in told} - self.evicted)
 
     @cached_property
     def first_reads(self) -> list[Read]:

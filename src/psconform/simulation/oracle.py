@@ -51,15 +51,15 @@ def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
         judged |= {"A4": _rate} if claims.rate == "staleness-aware" else {}
     if claims.recovery == "checkpoint":
         judged |= {"R3": rollback, "R4": one_cut, "R6": fencing, "M1": joining}
-    judged |= {"M2": leaving} if facts.without else {}
+    judged |= {"M2": leaving} if facts.evicted else {}
     return judged | {"L1" if injected else "L0": completes}
 
 
 def _rounds(facts: Facts) -> Breaches:
     """S1, S2: a round is so many gradients of different workers, all computed at the version before it."""
     size, full = facts.per_round, not facts.schedule.quorum
-    if facts.without:
-        yield from _rounds_with_absences(facts)
+    if facts.evicted:
+        yield from _rounds_with_evictions(facts)
         return
     for column in facts.columns:
         for index, entry in enumerate(column.entries):
@@ -79,8 +79,8 @@ def _rounds(facts: Facts) -> Breaches:
                 yield Breach(True, f"{name_of(read)} has versions {read.versions}, {len(grads)} gradients in {column}")
 
 
-def _rounds_with_absences(facts: Facts) -> Breaches:
-    """The same with a full barrier, where rounds may lack whom the job went on without, and said so."""
+def _rounds_with_evictions(facts: Facts) -> Breaches:
+    """The same with a full barrier, where a round may lack a worker that was evicted from it."""
     workers = range(facts.schedule.workers)
     for column in facts.columns:
         last = max((entry.step for entry in column.entries), default=-1)
@@ -92,7 +92,7 @@ def _rounds_with_absences(facts: Facts) -> Breaches:
             if not any(len(column.shown(read)) == due for read in facts.bases(entry)):
                 yield column.breach(index, "was computed at another version")
         lacks = {(worker, step) for worker in workers for step in range(last + 1)} - column.counts.keys()
-        for worker, step in sorted(lacks - facts.without):
+        for worker, step in sorted(lacks - facts.evicted):
             yield Breach(True, f"{column}: round {step} lacks worker:{worker}, and it was not said")
         if facts.finished and column.live and last < facts.schedule.steps - 1:
             yield Breach(True, f"{column}: ends with round {last}")
@@ -108,8 +108,11 @@ def _contributors(facts: Facts) -> Breaches:
             yield Breach(True, f"{other}: lacks {grad}, which {one} has")
         if max((*one.counts.values(), *other.counts.values()), default=1) > 1:
             continue  # rounds cannot be counted where a gradient is doubled, which is R2's
-        if facts.without:
-            continue  # of rounds that are not full, only what they end with is compared
+        if facts.evicted:  # rounds have no common size
+            both = min(max((step for _, step in column.grads), default=-1) for column in (one, other))
+            for grad in sorted(grad for grad in one.counts.keys() - other.counts.keys() if grad[1] <= both):
+                yield Breach(False, f"{other}: round {grad[1]} lacks {grad}, which {one} has")
+            continue
         for begin in range(0, min(len(one.grads), len(other.grads)) - size + 1, size):
             if set(one.grads[begin : begin + size]) != set(other.grads[begin : begin + size]):
                 shown = begin + size <= min(one.read, other.read)

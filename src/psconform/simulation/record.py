@@ -20,7 +20,7 @@ from ..targets.target import MODES
 from ..version import __version__
 from .cluster import PATIENCE_S, Cluster, Injected, Parts
 from .schedule import Fault, Schedule
-from .trace import HEAD, TAIL, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View, Without
+from .trace import HEAD, TAIL, Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
 
 BEGAN_NS = 10**12
 """What CLOCK_MONOTONIC shows when virtual time is 0."""
@@ -86,7 +86,7 @@ class Recorded(Trace):
                 probe.resume(step)
             case Kept(worker, name, clock):
                 self._probe(worker).checkpoint(name, clock)
-            case Without(worker, _, step, absent):
+            case Evicted(worker, _, step, absent):
                 self._probe(worker).goes_without(absent, step)
             case Restored(worker, epoch, name):
                 self._probe(worker).epoch = epoch

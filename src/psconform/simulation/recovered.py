@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from .cluster import Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
-from .trace import Entry, Kept, Read, Restored, Sent, Without
+from .trace import Entry, Evicted, Kept, Read, Restored, Sent
 
 
 def _restores(facts: Facts) -> Iterator[tuple[Restored, str, list[Column]]]:
@@ -73,7 +73,7 @@ def one_cut(facts: Facts) -> Breaches:
             had = Counter((entry.worker, entry.step) for entry in kept if entry.end & column.end)
             clock = enumerate(clocks[what.name][column.ps] if what.name in clocks else ())
             said = Counter((worker, step) for worker, steps in clock for step in range(steps))
-            if not _begins_as(facts, column, what.name) or had - said or (said - had).keys() - facts.without:
+            if not _begins_as(facts, column, what.name) or had - said or (said - had).keys() - facts.evicted:
                 yield Breach(_seen_apart(facts, column, what.name), f"{column} does not begin as {what.name}")
 
 
@@ -112,7 +112,7 @@ def leaving(facts: Facts) -> Breaches:
     for now, what in facts.cluster.trace.happened:
         if isinstance(what, Sent):
             sent.setdefault((what.epoch, what.step), now)
-        if isinstance(what, Without):
+        if isinstance(what, Evicted):
             waited = now - sent.get((what.epoch, what.step), now)
             if waited < facts.schedule.drop_after:
                 yield Breach(True, f"round {what.step} is made without worker:{what.absent} after {waited:.2f} s")
@@ -125,7 +125,7 @@ def completes(facts: Facts) -> Breaches:
     if not facts.finished:
         yield Breach(True, "training did not end")
     for worker in range(facts.schedule.workers) if facts.finished and not facts.schedule.quorum else ():
-        owed = (step for step in range(facts.schedule.steps) if (worker, step) not in facts.without)
+        owed = (step for step in range(facts.schedule.steps) if (worker, step) not in facts.evicted)
         missing = [step for step in owed if not facts.tries((worker, step))]
         if missing:
             yield Breach(True, f"worker:{worker} never sent gradient {missing[0]}")

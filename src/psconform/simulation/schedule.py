@@ -177,7 +177,7 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
     if schedule.every and schedule.seed % GANG == 1:  # all are started again
         step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
         found = [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
-    if schedule.every and schedule.sync and schedule.seed % GANG == 2:  # one is gone without, and perhaps for good
+    if schedule.every and schedule.sync and schedule.seed % GANG == 2:  # one is evicted, and may never come back
         found.append(_leaves(schedule, random))
         schedule = replace(schedule, drop_after=random.choice((0.5, 2.0)))
     return replace(schedule, faults=tuple(found))

@@ -113,7 +113,7 @@ class Server:
         self.at = [0] * self.rules.workers  # and the version that its last one became
         self.rounds: Rounds = ()
         self.offered: dict[int, Push] = {}  # by worker, what the open round has
-        self.without: set[int] = set()  # workers that it goes without
+        self.evicted: set[int] = set()  # workers that the open round does not wait for
         self.left: dict[tuple[int, int], Push] = {}  # by worker and version, what may be in a round
         self.waiting: dict[str, Message] = {}  # by worker, the read that is not due yet
         self.gate: list[Message] | None = None  # while a checkpoint is taken, gradients wait here
@@ -136,7 +136,7 @@ class Server:
             calls: dict[str, Callable[[Any], object]] = {
                 "leave": self.leave,
                 "absent": self.absent,
-                "go without": self.go_without,
+                "evict": self.evict,
                 "ping": self.ping,
                 "state": self.state,
                 "initialise": self.initialise,
@@ -183,8 +183,8 @@ class Server:
         return OK, push.seen + 1
 
     def complete(self) -> None:
-        """Make the open round, if nobody is missing."""
-        if len(self.offered.keys() | self.without) == self.rules.per_round:
+        """Make the open round once all of its workers have offered a gradient, or are evicted."""
+        if len(self.offered.keys() | self.evicted) == self.rules.per_round:
             self.commit(tuple(self.offered.values()))
 
     def absent(self, body: tuple[int, int]) -> tuple[int, ...] | str:
@@ -195,13 +195,13 @@ class Server:
         everyone = range(self.rules.workers) if version == self.version else ()
         return tuple(worker for worker in everyone if worker not in self.offered)
 
-    def go_without(self, body: tuple[int, int, tuple[int, ...]]) -> str:
-        """Make the round after this version without these workers."""
+    def evict(self, body: tuple[int, int, tuple[int, ...]]) -> str:
+        """Make the round after this version without these workers, but for those that have come meanwhile."""
         epoch, version, workers = body
         if not self.serves(epoch):
             return REFUSED
         if version == self.version:
-            self.without = {*workers} - self.offered.keys()
+            self.evicted = {*workers} - self.offered.keys()
             self.complete()
             self._serve()
         return OK
@@ -222,7 +222,7 @@ class Server:
         """Complete a round: its mean, or sum, is one update. For a worker that is absent, a mean has a zero."""
         for push in members:
             self.apply(push, 1 / self.rules.per_round if self.rules.mean else 1.0)
-        self.offered, self.without = {}, set()
+        self.offered, self.evicted = {}, set()
         self.rounds += (members,)
         self.version += 1
 
@@ -297,7 +297,7 @@ class Server:
         """Serve nothing more until a restore of this epoch, or a later one, is done."""
         if epoch <= self.fence:
             return epoch == self.fence
-        self.fence, self.ready, self.offered, self.without, self.left = epoch, False, {}, set(), {}
+        self.fence, self.ready, self.offered, self.evicted, self.left = epoch, False, {}, set(), {}
         self._serve()
         self.open_gate(self.gates)
         return True

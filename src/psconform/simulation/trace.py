@@ -112,8 +112,8 @@ class Resumed(NamedTuple):
     step: int
 
 
-class Without(NamedTuple):
-    """The chief makes the round of ``step`` without ``absent``, for which it has waited."""
+class Evicted(NamedTuple):
+    """The chief evicts ``absent`` from the round of ``step``, after it has waited for it."""
 
     worker: int
     epoch: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .server import ALIVE, LATE, REFUSED, Cut, Pull, Push, Shown, State
-from .trace import Initialised, Kept, Read, Restored, Resumed, Sent, Told, View, Without
+from .trace import Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, View
 from .world import Message
 
 if TYPE_CHECKING:
@@ -292,8 +292,8 @@ class Worker:
                 yield from self.sleep(POLL_S)
                 continue
             for worker in absent:
-                self.trace.tell(self.world.now, Without(self.index, self.epoch, self.step, worker))
-            yield from self.ask("go without", {first: (self.epoch, version, absent)})
+                self.trace.tell(self.world.now, Evicted(self.index, self.epoch, self.step, worker))
+            yield from self.ask("evict", {first: (self.epoch, version, absent)})
 
     def restore(self) -> Doing:
         """Fence all servers, fill them from the newest checkpoint, and serve in a new epoch."""
