@@ -346,7 +346,7 @@ class _Execution:
         """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
         self._follow()
         killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
-        if not self.scheduler.attempted and not killed:
+        if not self.scheduler.attempted and not killed and not self.too_large:
             self._check_started()
         ill = self.status == "stalled" or "failed" in self.states.values()
         if ill and self.links is not None and (why := self.links.lost()):
