@@ -83,7 +83,9 @@ def _many(seeds: range, *, mode: str, faults: bool, as_json: bool) -> NoReturn:
     word = {0: "valid", 1: "violated", 2: "unknown"}[tally.exit_code]
     judged = sum(map(tally.number, STATUSES))
     undecided = f"{tally.undecided} undecided ({tally.number('unknown')} of {judged} verdicts unknown)"
-    said = f"{len(tally.accused)} accused, {undecided}"
+    bound = tally.accused_at_most
+    at_most = "" if bound is None else f" (with 95 % confidence at most {100 * bound:.2g} % of such runs are)"
+    said = f"{len(tally.accused)} accused{at_most}, {undecided}"
     text.append(f"\n{word.upper()}: {said}", style=STYLES.get(word, ""))
     print_run(tally.as_dict(), text, as_json=as_json)
     raise typer.Exit(tally.exit_code)

@@ -23,6 +23,8 @@ from .schedule import draw
 
 CHUNK = 20
 """Runs that a process is given at a time."""
+CONFIDENCE = 0.95
+"""Of the bound that is stated."""
 
 
 @dataclass
@@ -60,6 +62,11 @@ class Tally:
         """How many verdicts there are of this kind."""
         return sum(count for (_, each), count in self.verdicts.items() if each == status)
 
+    @property
+    def accused_at_most(self) -> float | None:
+        """If none was accused: with CONFIDENCE, no larger share of such runs is (Clopper and Pearson, one-sided)."""
+        return None if self.accused or not self.runs else 1 - (1 - CONFIDENCE) ** (1 / self.runs)
+
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
         rows: dict[str, dict[str, int]] = {}
@@ -67,7 +74,7 @@ class Tally:
             rows.setdefault(guarantee, {})[status] = count
         accused = [{"seed": seed, "violated": list(names)} for seed, names in self.accused]
         about = {"runs": self.runs, "undecided": self.undecided, "unknown": dict(self.unknown)}
-        return {**about, "accused": accused, "verdicts": rows}
+        return {**about, "accused": accused, "accused_at_most": self.accused_at_most, "verdicts": rows}
 
     @property
     def exit_code(self) -> int:
