@@ -391,7 +391,35 @@ def test_what_a_round_without_a_worker_is_the_mean_of_is_the_jobs_affair(tmp_pat
     held_up(story)
     story.train(10)
     judged = ended(story)
-    assert reason(judged, "S5") == "needs a job that waits for all, or a run without faults"
+    assert statuses(judged)["S5"] == "valid", explain(judged)
+
+
+@pytest.mark.parametrize("weight", [0.4, 1.0])
+def test_but_a_round_of_all_workers_has_the_declared_weight(tmp_path, weight):
+    story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0))
+    story.train(4)
+    held_up(story)
+    story.train(8, weight=weight)
+    judged = ended(story)
+    assert statuses(judged)["S5"] == "violated", explain(judged)
+
+
+@pytest.mark.parametrize(("alone", "status"), [(2, "valid"), (10, "not judged")])
+def test_a_round_without_a_worker_may_be_the_mean_of_the_others(tmp_path, alone, status):
+    story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0))
+    story.train(2)
+    held_up(story)
+    for step in range(2, 2 + alone):
+        story.read(0, step)
+        story.probes[0].push(step)
+        story.probes[0].goes_without(1, step)
+        for p in range(2):
+            story.theta[p] = story.theta[p] - story.probes[0].gradient(step)
+            story.applied[p] = [step + 1] * 2
+        story.probes[0].ack(step, "ok", [step + 1] * 2)
+    story.train(10 - alone)
+    judged = ended(story)
+    assert statuses(judged).get("S5", "not judged") == status, explain(judged)
 
 
 @pytest.mark.parametrize("dies", [False, True])

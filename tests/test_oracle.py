@@ -15,6 +15,7 @@ from psconform.simulation.schedule import MODES, REPLICAS, draw
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+from model_misses import compared
 from model_mutants import MUTANTS, mutated
 
 SCHEDULES = 60
@@ -102,6 +103,38 @@ def test_what_a_mutant_breaks_is_known_and_seen(mutant, tmp_path):
     trace.finish(cluster)
     verdicts = {verdict.guarantee: verdict for verdict in judge_folder(trace.folder).verdicts}
     assert any(verdicts[name].status in ("violated", "unknown") for name in found), found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_no_run_of_a_mutant_is_misjudged(mutant):
+    """Where reads show that something is broken, it is violated, or unknown; where nothing is, nothing is violated."""
+    assert not compared(mutant, range(200)).wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "guarantee", "status"),
+    [
+        ("sign", 30, "S5", "violated"),  # a worker is evicted
+        ("sum-for-mean", 30, "S5", "violated"),
+        ("late-by-one-is-taken", 23, "S2", "violated"),  # no read shows the round in between
+        ("late-by-one-is-taken", 35, "S2", "violated"),
+        ("taken-is-told-late", 12, "R1", "violated"),  # by a worker that was killed later
+        ("taken-is-told-late", 28, "R1", "violated"),
+        ("version-of-now", 40, "A2", "unknown"),  # by what another worker has read
+        ("version-of-the-next", 100059, "A7", "violated"),  # all is sent again after a rollback
+    ],
+)
+def test_runs_of_mutants_that_were_valid(name, seed, guarantee, status, tmp_path):
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    make, parts = mutated(mutant)
+    trace = Recorded(tmp_path / "run", draw(seed, mode=mutant.mode))
+    cluster = make(trace.schedule, trace, parts)
+    cluster.run()
+    trace.finish(cluster)
+    assert broken(cluster)[guarantee].shown
+    verdict = next(each for each in judge_folder(trace.folder).verdicts if each.guarantee == guarantee)
+    assert verdict.status == status, verdict
 
 
 def test_a_worker_that_was_killed_before_it_recorded_anything_has_to_read_too(tmp_path):

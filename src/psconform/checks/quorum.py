@@ -10,6 +10,7 @@ from ..history.columns import FAILED, Ints
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import SYNC, at_most, check
+from .witness import listed
 
 
 @check("S2", "r-of-n", dimension="barrier", weakest=("none", "full"), updates=SYNC, faults="no rollback")
@@ -35,6 +36,7 @@ def r_of_n(history: History) -> Verdict:
     late = 0
     for worker in history.workers:
         lines += at_most(_rounds_off(history, worker, counters=counters))
+    lines += at_most(_too_many(history))
     for worker in history.workers:
         lines += at_most(_out_of_round(history, worker))
         late += int((worker.pushes.outcome == FAILED).sum())
@@ -76,6 +78,28 @@ def _rounds_off(history: History, worker: Worker, *, counters: bool) -> Iterator
                 f"{history.saw(worker, index, variable)}, which shows {number[index]} gradients: rounds of {size} "
                 f"make {number[index] / size:.4g}"
             )
+
+
+def _too_many(history: History) -> Iterator[str]:
+    """More than R gradients of a variable that were computed at one version: one of them was applied in a later round.
+
+    Of one that was sent again, nobody knows which attempt was taken, and the first may be of an earlier read.
+    """
+    size = history.layout.quorum
+    for variable in range(history.variables):
+        at: dict[int, list[str]] = {}  # by version
+        for worker in history.workers:
+            pushes = worker.pushes.take((worker.pushes.read >= 0) & (worker.pushes.attempts == 1))
+            pushes = pushes.take(history.last.ever[variable, worker.index, pushes.step])
+            versions = worker.reads.gradients(variable)[pushes.read] // size
+            for version, step in zip(versions.tolist(), pushes.step.tolist(), strict=True):
+                at.setdefault(version, []).append(history.gradient(worker.index, step))
+        for version, computed in at.items():
+            if len(computed) > size:
+                yield (
+                    f"{listed(computed)}, computed at version {version} of {history.variable(variable)}, are in it in "
+                    f"the end: a round takes {size}"
+                )
 
 
 def _out_of_round(history: History, worker: Worker) -> Iterator[str]:

@@ -235,22 +235,20 @@ def _own_writes(history: History, worker: Worker) -> Iterator[Seen]:
 def too_low(history: History, worker: Worker) -> Iterator[Seen]:
     """It shows a gradient of the worker's own, at a lower version than that which acknowledged it.
 
-    Of gradients that were sent once, for else it is not known which answer the version is from; in the next read.
+    Of gradients that were sent once in their epoch, for else it is not known which answer the version is from; in the
+    next read.
     """
-    reads, pushes = worker.reads, worker.pushes.take((worker.pushes.outcome == OK) & history.sent_once(worker))
+    reads, versions = worker.reads, worker.acked_versions
     if history.layout.update == "sync" or not history.counted:
         return  # in sync, what an acknowledgement has is the number of a round, and nothing follows from it
-    if reads.versions is None or pushes.same_width != reads.versions.shape[1]:
+    if reads.versions is None or versions.shape[1] != reads.versions.shape[1]:
         return
-    answered = np.zeros(history.steps, np.int64)
-    answered[worker.acked] = np.arange(len(worker.acked))
-    place = answered[pushes.step]
-    after = np.searchsorted(reads.after, place, side="right")
-    known = np.flatnonzero(after < len(reads))
-    known = known[reads.epoch[after[known]] == worker.acked_epoch[place[known]]]
-    versions = np.asarray(pushes.versions)[known, : reads.versions.shape[1]]
+    after = np.searchsorted(reads.after, np.arange(len(worker.acked)), side="right")
+    known = np.flatnonzero(history.answers_one(worker) & (after < len(reads)))
+    known = known[reads.epoch[after[known]] == worker.acked_epoch[known]]
+    versions = versions[known]
     for at, ps in np.argwhere(versions > reads.versions[after[known]]).tolist():
-        index, step = int(after[known[at]]), pushes.step[known[at : at + 1]]
+        index, step = int(after[known[at]]), worker.acked[known[at : at + 1]]
         shown = reads.shows(index, np.array([worker.index]), step)[:, 0]
         if all(there for there, shard in zip(shown, history.shards or [ps] * len(shown), strict=True) if shard == ps):
             yield (

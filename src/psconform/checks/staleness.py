@@ -103,7 +103,39 @@ def contradiction_of(history: History) -> str:
                         f"which shows {counted(int(number[index]), 'gradient')}; in other reads the version is the "
                         f"number of gradients plus {usual}"
                     )
-    return ""
+    line = next((line for worker in history.workers for line in _acknowledged_otherwise(history, worker)), "")
+    return f"versions contradict each other: {line}" if line else ""
+
+
+def _acknowledged_otherwise(history: History, worker: Worker) -> Iterator[str]:
+    """Reads that show a gradient below the version that acknowledged it, or lack it at that version or above."""
+    reads, shards = worker.reads, history.shards
+    made = [(peer.index, computed_here(history, peer)) for peer in history.workers]
+    made = [(peer, pushes) for peer, pushes in made if pushes.same_width == history.layout.ps]
+    if not made or reads.versions is None or shards is None:
+        return
+    whose = np.concatenate([np.full(len(pushes), peer) for peer, pushes in made])
+    step, epoch = (np.concatenate([getattr(pushes, name) for _, pushes in made]) for name in ("step", "epoch"))
+    named = np.concatenate([pushes.versions[:, : history.layout.ps] for _, pushes in made])
+    for ps in sorted(set(shards)):
+        variable = shards.index(ps)
+        for now in np.unique(reads.epoch).tolist():
+            here, grads = np.flatnonzero(reads.epoch == now), np.flatnonzero(epoch == now)
+            versions = np.maximum.accumulate(reads.versions[here, ps])
+            first = np.searchsorted(versions, named[grads, ps])  # of these reads, the first that should show it
+            for offset, early in ((-1, True), (0, False)):
+                inside = np.flatnonzero((first + offset >= 0) & (first + offset < len(here)))
+                index, grad = here[first[inside] + offset], grads[inside]
+                shown = reads.clock[index, variable, whose[grad]] > step[grad]
+                for at in np.flatnonzero(shown == early).tolist():
+                    one = slice(grad[at], grad[at] + 1)
+                    if reads.shows(int(index[at]), whose[one], step[one])[variable, 0] == early:
+                        has = "with" if early else "without"
+                        yield (
+                            f"{history.saw(worker, int(index[at]), variable)} {has} "
+                            f"{history.gradient(int(whose[grad[at]]), int(step[grad[at]]))}, acknowledged as version "
+                            f"{named[grad[at], ps]}"
+                        )
 
 
 def computed_here(history: History, worker: Worker) -> Pushes:

@@ -320,20 +320,22 @@ def reduction(history: History) -> Verdict:
     of applications (whole numbers are duplicates, R1). A round in which a gradient was refused, or none was due, may be
     the mean of the others.
 
-    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold. What a round without a
-    worker is the mean of, a job that goes on without one (``--drop-after``) may say for itself.
+    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold. A job that goes on without a
+    worker (``--drop-after``) may choose the weights of a round without one: rounds of all workers are judged.
     """
-    if history.layout.drop_after and history.disturbed:
-        return not_judged("needs a job that waits for all, or a run without faults")
+    evicts = history.layout.drop_after > 0 and history.disturbed
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
     number, lines = history.layout.per_round, []
+    whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
+    if history.scale != 1.0 and _of_fewer(history, whole):
+        return not_judged("needs a run in which most rounds have the gradients of all workers")
     if history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
             f"{number} workers{_guess(history)}"
         )
-    short: Bools = np.asarray(history.excused.any(axis=0))
+    short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
     for worker in history.workers:
         odd = worker.reads.odd
         parts = np.array([_part(odd.head), _part(odd.tail)]) & ~short[odd.step]
@@ -344,6 +346,28 @@ def reduction(history: History) -> Verdict:
                 f"{history.gradient(odd.peer[row], odd.step[row])}, at {count:.4g} times its weight"
             )
     return violated(lines) if lines else valid()
+
+
+def _whole_rounds(history: History) -> Bools:
+    """bool[K]: rounds that have the gradients of all workers in the end, and that no epoch made without one."""
+    whole = np.array(history.last.ever.all(axis=(0, 1)))
+    whole[[absence.step for absence in history.absences]] = False
+    return whole
+
+
+def _of_fewer(history: History, whole: Bools) -> bool:
+    """Whether the weight that most gradients share may be that of rounds without some of the workers."""
+    if history.layout.reduction == "sum":
+        return not whole.any()
+    said = np.zeros((history.layout.workers, history.steps), np.bool_)
+    for absence in history.absences:
+        said[absence.worker, absence.step] = True
+    lost: Bools = np.asarray(~history.last.ever.all(axis=0))
+    for lacks in (said, lost):
+        present = history.layout.workers - lacks[:, ~whole].sum(axis=0)
+        if (np.abs(history.layout.per_round / np.maximum(present, 1) - history.scale) <= COUNT_TOLERANCE).any():
+            return True
+    return False
 
 
 def _part(counts: Floats) -> Bools:

@@ -41,17 +41,32 @@ def decode_worker(
     worker = Worker(
         task.index,
         answers.belonging(found, at),
-        answers.pushes(at),
+        _refused(answers.pushes(at), found, at, worker=task.index),
         answers.acked,
         answers.whole,
         file.start.boot,
         residual,
         acked_ns=column(answers.told, "mono_ns")[answers.ok],
         acked_epoch=answers.acked_epoch,
+        acked_versions=answers.acked_versions,
         still_open=answers.still_open,
         sent=answers.attempts(at),
     )
     return worker, shards
+
+
+def _refused(pushes: Pushes, reads: Reads, at: Ints, *, worker: int) -> Pushes:
+    """The same, with those as surely failed that show in a later read of this record though every attempt had failed.
+
+    Of a record that is not whole, later attempts may be missing, but none from before that read.
+    """
+    outcome = pushes.outcome.copy()
+    unsure = (outcome == UNKNOWN) & (pushes.refused == pushes.attempts) & (pushes.attempts > 0)
+    for index in np.flatnonzero(unsure).tolist():
+        step, later = pushes.step[index : index + 1], range(int(np.searchsorted(at, pushes.last[index])), len(reads))
+        if any(reads.shows(read, np.array([worker]), step).any() for read in later):
+            outcome[index] = FAILED
+    return replace(pushes, outcome=outcome)
 
 
 def _residual(file: EventFile, *, last_push: int, folder: Path, manifest: Manifest) -> Values | None:
@@ -88,6 +103,9 @@ class Answers:
         self.acked, self.acked_at = self.ack_step[self.ok], self.ack_seq[self.ok]
         told_in = column(self.told, "epoch")
         self.acked_epoch = np.where(told_in == self.sent_in, told_in, -1)[self.ok]
+        named = [event.versions or [] for event in self.told if event.outcome == "ok"]
+        alike = len({len(versions) for versions in named}) == 1
+        self.acked_versions = np.array(named, np.int64) if alike else np.zeros((len(named), 0), np.int64)
 
     @property
     def still_open(self) -> frozenset[tuple[int, int]]:

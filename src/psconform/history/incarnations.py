@@ -50,6 +50,7 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         acked=np.concatenate([worker.acked for worker in workers]),
         acked_ns=np.concatenate([worker.acked_ns for worker in workers]),
         acked_epoch=np.concatenate([worker.acked_epoch for worker in workers]),
+        acked_versions=_acked_versions(workers),
         sent=Sent(
             step=np.concatenate([worker.sent.step for worker in workers]),
             epoch=np.concatenate([worker.sent.epoch for worker in workers]),
@@ -58,6 +59,12 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         residual=workers[-1].residual,
         joins=joins,
     )
+
+
+def _acked_versions(workers: Sequence[Worker]) -> Ints:
+    each = [worker.acked_versions for worker in workers if len(worker.acked)]
+    alike = len({versions.shape[1] for versions in each}) == 1
+    return np.concatenate(each) if alike else np.zeros((sum(map(len, each)), 0), np.int64)
 
 
 def _joins(lives: Sequence[Life], read_before: list[int]) -> Iterator[Join]:

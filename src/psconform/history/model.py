@@ -46,7 +46,8 @@ class Worker:
     """What one worker recorded.
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
-    ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since. A
+    ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since, and
+    ``acked_versions`` by which versions, [A, P] (if each has P of them; else no columns). A
     record that has ``ended`` is whole; of any other the end may be missing, or a push that was a slip, so that what is
     not in it may have happened all the same. ``still_open``: (epoch, step) of what was not answered. ``residual`` is
     what a compression with error feedback had not sent in the end, [V, slots].
@@ -62,6 +63,7 @@ class Worker:
     joins: tuple[Join, ...] = ()
     acked_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acked_epoch: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    acked_versions: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     still_open: frozenset[tuple[int, int]] = frozenset()
     sent: Sent = field(default_factory=no_sent)
 
@@ -253,9 +255,23 @@ class History:
         process of that worker may have sent, too.
         """
         pushes = worker.pushes
+        return np.asarray((pushes.attempts == 1) & ~self._sent_by_another(worker, pushes.step))
+
+    def answers_one(self, worker: Worker) -> Bools:
+        """The same of each acknowledgement. What was sent before a rollback that took it back does not count."""
+        step, epoch, sent = worker.acked, worker.acked_epoch, worker.sent
+        once = np.bincount(sent.step, minlength=self.steps)[step] == 1
+        for back in self.rollbacks:
+            clock = back.checkpoint.clock if back.checkpoint is not None else ((NEVER,) * self.layout.workers,)
+            holds = max((row[worker.index] for row in clock if worker.index < len(row)), default=NEVER)
+            here = np.bincount(sent.step[sent.epoch == back.restore.epoch], minlength=self.steps)
+            once |= (epoch == back.restore.epoch) & (step >= holds) & (here[step] == 1)
+        return np.asarray(once & ~self._sent_by_another(worker, step))
+
+    def _sent_by_another(self, worker: Worker, step: Ints) -> Bools:
+        """Whether a second process of it, or its life before, may have sent the gradient of a step, too."""
         twice = any(fault.harm is Harm.DOUBLES and fault.of == str(worker) for fault in self.injected)
-        first = np.isin(pushes.step, [join.step for join in worker.joins])
-        return np.asarray((pushes.attempts == 1) & ~first & (not twice))
+        return np.asarray(np.isin(step, [join.step for join in worker.joins]) | twice)
 
     @cached_property
     def finite(self) -> History:

@@ -10,7 +10,7 @@ from ..faults.proxy_faults import STALL
 from .replica import Replica
 from .schedule import Fault, Schedule
 from .server import Cut, Server
-from .trace import Trace
+from .trace import Trace, View
 from .worker import Worker
 from .world import Message, World
 
@@ -55,6 +55,7 @@ class Cluster:
         self.gone: set[int] = set()  # workers that are not started again
         self._done: dict[int, int | None] = dict.fromkeys(range(schedule.workers))  # by worker, in which epoch
         self._kept: list[list[Cut]] = []
+        self.kept: dict[str, list[list[View]]] = {}  # by checkpoint and ps, its variables as they were then
         self._epochs = 0
         self._moved = 0.0  # when training last made progress
         self._reached: set[tuple[int, int]] = set()
@@ -97,17 +98,14 @@ class Cluster:
     def keep(self, cuts: list[Cut]) -> str:
         """Make a checkpoint durable; its name."""
         self._kept.append(cuts)
-        return f"checkpoint-{len(self._kept) - 1}"
+        name, _ = self.newest
+        self.kept[name] = [[log.view() for log in cut.logs] for cut in cuts]
+        return name
 
     def new_epoch(self) -> int:
         """The number of the next epoch, which is durable: a server that has lost its state does not know the last."""
         self._epochs += 1
         return self._epochs
-
-    @property
-    def kept(self) -> dict[str, list[Cut]]:
-        """All checkpoints by name, oldest first."""
-        return {f"checkpoint-{number}": cuts for number, cuts in enumerate(self._kept)}
 
     @property
     def newest(self) -> tuple[str, list[Cut]]:

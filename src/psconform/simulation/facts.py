@@ -70,7 +70,12 @@ class Facts:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.schedule = cluster, cluster.schedule
         self.claims = manifest_of(cluster.schedule).claims
-        self.happened = [what for _, what in cluster.trace.happened]
+        variables = cluster.schedule.variables * max(1, cluster.schedule.ps)
+        self.happened = [
+            what
+            for _, what in cluster.trace.happened
+            if not isinstance(what, Read) or len(what.views) == variables  # a ps that is not restored has none
+        ]
         self.reads = [what for what in self.happened if isinstance(what, Read)]
         self.told = [what for what in self.happened if isinstance(what, Told)]
         self.per_round = (self.schedule.quorum or self.schedule.workers) if self.schedule.sync else 1
@@ -144,6 +149,15 @@ class Facts:
         now = max((column.epoch for column in self.live), default=0)
         told = [what for what in self.told if what.outcome == "ok" and (self.finished or what.epoch == now)]
         return sorted({(what.worker, what.step) for what in told} - self.evicted)
+
+    @cached_property
+    def resumed_with(self) -> set[Grad]:
+        """What each life but the first of a worker sent first: the life before may have died while it sent that."""
+        found: dict[tuple[int, int], Grad] = {}
+        for what in self.happened:
+            if isinstance(what, Sent) and what.life:
+                found.setdefault((what.worker, what.life), (what.worker, what.step))
+        return {*found.values()}
 
     @cached_property
     def first_reads(self) -> list[Read]:

@@ -188,9 +188,12 @@ def _on_arrival(facts: Facts) -> Breaches:
         for what in facts.told:
             if what.versions and what.epoch == column.epoch:
                 version, grad = what.versions[column.ps], (what.worker, what.step)
-                again = facts.tries(grad) > 1  # it may be answered with a later version
-                if not again and (named.setdefault(version, grad) != grad or not 0 < version <= length):
-                    yield Breach(facts.schedule.versions, f"{column}: {grad} is version {version}")
+                if facts.tries(grad) > 1:
+                    continue  # it may be answered with a later version
+                other = named.setdefault(version, grad)
+                if other != grad or not 0 < version <= length:
+                    shown = facts.schedule.versions and not {grad, other} & facts.resumed_with
+                    yield Breach(shown, f"{column}: {grad} is version {version}")
 
 
 def _taus(facts: Facts) -> Iterator[tuple[Column, int, list[int]]]:
@@ -224,7 +227,10 @@ def _staleness(facts: Facts) -> Breaches:
         places = sum(other.counts[grad] for other in facts.columns if other.variable == column.variable)
         if grad in claimed and places == len(taus) == 1 and claimed[grad][column.ps] != taus[0]:
             why = column.breach(index, f"has tau {taus[0]}, not {claimed[grad][column.ps]}").why
-            yield Breach(facts.schedule.versions, why)
+            version = index + 1 + claimed[grad][column.ps] - taus[0]
+            between = range(*sorted((index + 1, version)))  # a read that shows so many contradicts that version
+            lengths = {len(grads) for read in facts.reads for other, grads in facts.seen_by(read) if other is column}
+            yield Breach(facts.schedule.versions and not lengths.isdisjoint(between), why)
 
 
 def _bounded(facts: Facts) -> Breaches:
@@ -336,6 +342,7 @@ def _ready(facts: Facts) -> Breaches:
 
 def _delivery(facts: Facts) -> Breaches:
     """R1: a gradient is applied as often as the delivery class says."""
+    refused = Counter((what.worker, what.step) for what in facts.told if what.outcome == "failed")
     answers = {(what.worker, what.step, what.epoch, what.outcome) for what in facts.told}
     taken = {(what.worker, what.step) for what in facts.told if what.outcome == "ok"}
     for column in facts.columns:
@@ -343,7 +350,9 @@ def _delivery(facts: Facts) -> Breaches:
             if grad not in facts.sent:
                 yield column.breach(index, "was never sent")
             if (*grad, column.entries[index].epoch, "failed") in answers and grad not in taken:
-                yield column.breach(index, "was refused")
+                breach = column.breach(index, "was refused")
+                sure = refused[grad] == facts.tries(grad)  # else the attempt without an answer may have been applied
+                yield Breach(breach.shown and sure, breach.why)
         for worker, step in {entry[:2] for entry in column.log.entries} - column.counts.keys():
             yield Breach(facts.finished and column.live, f"{column}: half of gradient {step} of worker:{worker}")
     if facts.claims.delivery != "at-least-once":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from .cluster import Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
@@ -22,23 +22,26 @@ def _restores(facts: Facts) -> Iterator[tuple[Restored, str, list[Column]]]:
 
 def _kept(facts: Facts, column: Column, name: str) -> list[Entry]:
     """What a checkpoint has of a variable."""
-    cuts = facts.cluster.kept.get(name)
-    return cuts[column.ps].logs[column.variable % facts.schedule.variables].entries if cuts else []
+    kept = facts.cluster.kept.get(name)
+    return kept[column.ps][column.variable % facts.schedule.variables].entries if kept else []
 
 
 def _begins_as(facts: Facts, column: Column, name: str) -> bool:
     return column.log.entries[: column.log.start] == _kept(facts, column, name)
 
 
-def _seen_apart(facts: Facts, column: Column, name: str) -> bool:
-    """Whether the first read of a worker after the restore shows what is not of that checkpoint, or less."""
-    had = {(entry.worker, entry.step) for entry in _kept(facts, column, name) if entry.end & column.end}
+def _seen_apart(facts: Facts, column: Column, had: Set[Grad]) -> bool:
+    """Whether the first read of a worker after the restore shows less than that, or more of its own gradients."""
+    return any(had - set(column.shown(read)) or own - had for read, own in _firsts(facts, column))
+
+
+def _firsts(facts: Facts, column: Column) -> Iterator[tuple[Read, set[Grad]]]:
+    """The first read of each worker after the restore, and its own gradients in it that it had not sent again."""
     for read in facts.first_reads:
         if read.epoch == column.epoch and read.views[column.variable].log is column.log:
-            grads = set(column.shown(read))
-            if had - grads or any(worker == read.worker for worker, _ in grads - had):
-                return True
-    return False
+            before = facts.happened[: next(at for at, what in enumerate(facts.happened) if what is read)]
+            again = {(what.worker, what.step) for what in before if isinstance(what, Sent) and what.epoch == read.epoch}
+            yield read, {grad for grad in column.shown(read) if grad[0] == read.worker} - again
 
 
 def rollback(facts: Facts) -> Breaches:
@@ -73,17 +76,21 @@ def one_cut(facts: Facts) -> Breaches:
             had = Counter((entry.worker, entry.step) for entry in kept if entry.end & column.end)
             clock = enumerate(clocks[what.name][column.ps] if what.name in clocks else ())
             said = Counter((worker, step) for worker, steps in clock for step in range(steps))
-            if not _begins_as(facts, column, what.name) or had - said or (said - had).keys() - facts.evicted:
-                yield Breach(_seen_apart(facts, column, what.name), f"{column} does not begin as {what.name}")
+            apart = _seen_apart(facts, column, had.keys())
+            wrong = apart or not _begins_as(facts, column, what.name)
+            if wrong or had - said or (said - had).keys() - facts.evicted:
+                shown = apart or _seen_apart(facts, column, said.keys() - facts.evicted)
+                yield Breach(shown, f"{column} does not begin as {what.name}")
 
 
 def fencing(facts: Facts) -> Breaches:
     """R6: no gradient that was computed before a rollback is applied after it."""
+    restored = {what.epoch: what.name for what, _, _ in _restores(facts)}
     for column in facts.columns:
+        had = {(entry.worker, entry.step) for entry in _kept(facts, column, restored.get(column.epoch, ""))}
         for index, entry in enumerate(column.entries[column.start :], column.start):
             if entry.epoch is not None and entry.epoch < column.epoch:
-                own = [read for read in facts.first_reads if read.worker == entry.worker and read.epoch == column.epoch]
-                shown = any(column.grads[index] in column.shown(read) for read in own)
+                shown = any(column.grads[index] in own - had for _, own in _firsts(facts, column))
                 yield Breach(shown, column.breach(index, f"was computed in epoch {entry.epoch}").why)
 
 
