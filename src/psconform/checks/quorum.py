@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..history.columns import FAILED, Ints
+from ..history.columns import FAILED, Bools, Ints, Pushes
 from ..history.model import History, Worker
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import SYNC, at_most, check
@@ -90,7 +90,8 @@ def _too_many(history: History) -> Iterator[str]:
         at: dict[int, list[str]] = {}  # by version
         for worker in history.workers:
             pushes = worker.pushes.take((worker.pushes.read >= 0) & (worker.pushes.attempts == 1))
-            pushes = pushes.take(history.last.ever[variable, worker.index, pushes.step])
+            in_it = history.last.ever[variable, worker.index, pushes.step]
+            pushes = pushes.take(in_it & ~_read_ahead(worker, pushes)[:, variable])
             versions = worker.reads.gradients(variable)[pushes.read] // size
             for version, step in zip(versions.tolist(), pushes.step.tolist(), strict=True):
                 at.setdefault(version, []).append(history.gradient(worker.index, step))
@@ -100,6 +101,14 @@ def _too_many(history: History) -> Iterator[str]:
                     f"{listed(computed)}, computed at version {version} of {history.variable(variable)}, are in it in "
                     f"the end: a round takes {size}"
                 )
+
+
+def _read_ahead(worker: Worker, pushes: Pushes) -> Bools:
+    """Whether the read before each push shows it in a variable, bool[N, V].
+
+    Then it was made while that gradient was under way, for ``probe.update`` comes after the answer.
+    """
+    return np.asarray(worker.reads.clock[pushes.read, :, worker.index] > pushes.step[:, None])
 
 
 def _out_of_round(history: History, worker: Worker) -> Iterator[str]:
@@ -118,6 +127,7 @@ def _out_of_round(history: History, worker: Worker) -> Iterator[str]:
     versions, accepted = worker.reads.versions, pushes.ok.take(pushes.ok.read >= 0)
     if versions is None or accepted.same_width != versions.shape[1] or not counts_rounds(history):
         return
+    accepted = accepted.take(~np.asarray(_read_ahead(worker, accepted).any(axis=1)))
     read = versions[accepted.read]
     for at, ps in np.argwhere(accepted.versions - 1 != read).tolist():
         yield (
