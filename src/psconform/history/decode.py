@@ -58,13 +58,16 @@ def decode_worker(
 def _refused(pushes: Pushes, reads: Reads, at: Ints, *, worker: int) -> Pushes:
     """The same, with those as surely failed that show in a later read of this record though every attempt had failed.
 
-    Of a record that is not whole, later attempts may be missing, but none from before that read.
+    Of a record that does not end, later attempts may be missing, but none from before that read.
     """
-    outcome = pushes.outcome.copy()
+    outcome, mine = pushes.outcome.copy(), reads.odd.take(reads.odd.zero & (reads.odd.peer == worker))
     unsure = (outcome == UNKNOWN) & (pushes.refused == pushes.attempts) & (pushes.attempts > 0)
     for index in np.flatnonzero(unsure).tolist():
-        step, later = pushes.step[index : index + 1], range(int(np.searchsorted(at, pushes.last[index])), len(reads))
-        if any(reads.shows(read, np.array([worker]), step).any() for read in later):
+        shown = reads.clock[:, :, worker] > pushes.step[index]  # [R, V]
+        for row in np.flatnonzero(mine.step == pushes.step[index]).tolist():
+            shown[mine.first[row] : mine.end[row], mine.variable[row]] = False
+        shown[: np.searchsorted(at, pushes.last[index])] = False
+        if shown[reads.finite].any():
             outcome[index] = FAILED
     return replace(pushes, outcome=outcome)
 

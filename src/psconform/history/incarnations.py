@@ -34,8 +34,9 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
     Only how the last life ended says whether the record is whole, but for slips: every event is written before what it
     announces, so that of a life that was cut short nothing is missing but an answer.
     """
-    workers = [life.worker for life in lives]
-    whole = workers[-1].ended and not any(life.slipped for life in lives)
+    slipped = any(life.slipped for life in lives)
+    workers = [_unsure(life.worker) if slipped else life.worker for life in lives]
+    whole = workers[-1].ended and not slipped
     before = np.cumsum([0, *(life.events for life in lives)]).tolist()
     read_before = np.cumsum([0, *(len(worker.reads) for worker in workers)]).tolist()
     acked_before = np.cumsum([0, *(len(worker.acked) for worker in workers)]).tolist()
@@ -59,6 +60,12 @@ def joined(lives: Sequence[Life], *, steps: int) -> Worker:
         residual=workers[-1].residual,
         joins=joins,
     )
+
+
+def _unsure(worker: Worker) -> Worker:
+    """The same worker, where an attempt that was accepted may be missing from the record: nothing has surely failed."""
+    outcome = worker.pushes.outcome
+    return replace(worker, pushes=replace(worker.pushes, outcome=np.where(outcome == FAILED, UNKNOWN, outcome)))
 
 
 def _acked_versions(workers: Sequence[Worker]) -> Ints:
