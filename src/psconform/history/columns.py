@@ -19,6 +19,8 @@ Values = NDArray[np.float32]
 OUTCOMES = ("never pushed", "ok", "failed", "unknown")
 """What became of a gradient; a code is an index into these."""
 OK, FAILED, UNKNOWN = 1, 2, 3
+UNTOLD = -(2**62)
+"""In the place of a version that an acknowledgement does not name: below all."""
 COLUMNS = ("step", "use", "final", "after", "at", "clock", "nonce", "epoch", "life")
 """Of reads: those with a row for each."""
 

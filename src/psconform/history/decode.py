@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import Malformed
 from ..layout import Task
 from ..probe import Ledger, workload_of
-from .columns import ANEW, FAILED, LOOK, OK, UNKNOWN, UNUSED, Bools, Ints, Pushes, Reads, Sent, Values
+from .columns import ANEW, FAILED, LOOK, OK, UNKNOWN, UNTOLD, UNUSED, Bools, Ints, Pushes, Reads, Sent, Values
 from .events import Ack, Done, Read, Residual, Resume, Update
 from .events import Push as PushEvent
 from .events import Slip as SlipEvent
@@ -107,8 +107,11 @@ class Answers:
         told_in = column(self.told, "epoch")
         self.acked_epoch = np.where(told_in == self.sent_in, told_in, -1)[self.ok]
         named = [event.versions or [] for event in self.told if event.outcome == "ok"]
-        alike = len({len(versions) for versions in named}) == 1
-        self.acked_versions = np.array(named, np.int64) if alike else np.zeros((len(named), 0), np.int64)
+        widths = {len(versions) for versions in named} - {0}
+        width = widths.pop() if len(widths) == 1 else 0
+        self.acked_versions = np.full((len(named), width), UNTOLD, np.int64)
+        for row, versions in enumerate(named if width else ()):
+            self.acked_versions[row] = versions or UNTOLD
 
     @property
     def still_open(self) -> frozenset[tuple[int, int]]:

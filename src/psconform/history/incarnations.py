@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..layout import Task
-from .columns import ANEW, FAILED, FIRST, OK, UNKNOWN, Ints, Odd, Pushes, Reads, Sent
+from .columns import ANEW, FAILED, FIRST, OK, UNKNOWN, UNTOLD, Ints, Odd, Pushes, Reads, Sent
 from .events import Checkpoint, Restore, Resume
 from .model import Join, Worker
 from .reader import EventFile
@@ -69,9 +69,11 @@ def _unsure(worker: Worker) -> Worker:
 
 
 def _acked_versions(workers: Sequence[Worker]) -> Ints:
-    each = [worker.acked_versions for worker in workers if len(worker.acked)]
-    alike = len({versions.shape[1] for versions in each}) == 1
-    return np.concatenate(each) if alike else np.zeros((sum(map(len, each)), 0), np.int64)
+    each = [worker.acked_versions for worker in workers]
+    widths = {versions.shape[1] for versions in each} - {0}
+    width = widths.pop() if len(widths) == 1 else 0
+    told = (v if width and v.shape[1] else np.full((len(v), width), UNTOLD, np.int64) for v in each)
+    return np.concatenate(list(told))
 
 
 def _joins(lives: Sequence[Life], read_before: list[int]) -> Iterator[Join]:

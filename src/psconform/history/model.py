@@ -47,7 +47,7 @@ class Worker:
 
     ``acked`` are the steps acknowledged as ok, in the order of the acknowledgements, ``acked_ns`` when each was, and
     ``acked_epoch`` in which cluster epoch (-1: it was sent in another one), also of what was rolled back since, and
-    ``acked_versions`` by which versions, [A, P] (if each has P of them; else no columns). A
+    ``acked_versions`` by which versions, [A, P] (UNTOLD where it named none; no columns if their number differs). A
     record that has ``ended`` is whole; of any other the end may be missing, or a push that was a slip, so that what is
     not in it may have happened all the same. ``still_open``: (epoch, step) of what was not answered. ``residual`` is
     what a compression with error feedback had not sent in the end, [V, slots].
