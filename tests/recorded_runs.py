@@ -278,7 +278,7 @@ NEEDS = {
     "faults that are healed": "healed faults",
     "faults that last as long": "longer faults",
     "tasks that went on until": "tasks alive",
-    "most rounds have the gradients": "full rounds",
+    "a round with the gradients of all": "full rounds",
     "a read before each push": "read before push",
     "samples": "samples",
     "all workers on one machine": "one machine",

@@ -25,8 +25,8 @@ AWARE = dataclasses.replace(ASYNC, rate="staleness-aware", **RECOVERS)
 class Rounds(Story):
     """Sync: two workers whose gradients make a round together, as a mean."""
 
-    def __init__(self, folder, *, steps=12, layout=None):
-        workload = Workload(steps=steps, unit=UNIT / 2)
+    def __init__(self, folder, *, steps=12, layout=None, unit=UNIT / 2):
+        workload = Workload(steps=steps, unit=unit)
         super().__init__(
             folder, steps=steps, claims=ROUNDS, layout=layout or Layout(ps=2, workers=2), workload=workload
         )
@@ -404,12 +404,13 @@ def test_but_a_round_of_all_workers_has_the_declared_weight(tmp_path, weight):
     assert statuses(judged)["S5"] == "violated", explain(judged)
 
 
-@pytest.mark.parametrize(("alone", "status"), [(2, "valid"), (10, "not judged")])
+@pytest.mark.parametrize(("alone", "status"), [(2, "valid"), (10, "valid"), (12, "not judged")])
 def test_a_round_without_a_worker_may_be_the_mean_of_the_others(tmp_path, alone, status):
     story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0))
-    story.train(2)
+    together = min(2, 12 - alone)
+    story.train(together)
     held_up(story)
-    for step in range(2, 2 + alone):
+    for step in range(together, together + alone):
         story.read(0, step)
         story.probes[0].push(step)
         story.probes[0].goes_without(1, step)
@@ -417,9 +418,28 @@ def test_a_round_without_a_worker_may_be_the_mean_of_the_others(tmp_path, alone,
             story.theta[p] = story.theta[p] - story.probes[0].gradient(step)
             story.applied[p] = [step + 1] * 2
         story.probes[0].ack(step, "ok", [step + 1] * 2)
-    story.train(10 - alone)
+    story.train(12 - together - alone)
     judged = ended(story)
     assert statuses(judged).get("S5", "not judged") == status, explain(judged)
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("whole", [1.0, 0.7])
+def test_a_sum_without_a_worker_may_be_as_large_as_one_with_it(tmp_path, weight, whole):
+    """Most rounds have one of the two; those of both tell what the weight is."""
+    story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0, reduction="sum"), unit=UNIT)
+    story.train(2, weight=whole)
+    held_up(story)
+    for step in range(2, 12):
+        story.read(0, step)
+        story.probes[0].push(step)
+        story.probes[0].goes_without(1, step)
+        for p in range(2):
+            story.theta[p] = story.theta[p] - np.float32(weight) * story.probes[0].gradient(step)
+            story.applied[p] = [step + 1] * 2
+        story.probes[0].ack(step, "ok", [step + 1] * 2)
+    judged = ended(story)
+    assert statuses(judged)["S5"] == ("valid" if whole == 1.0 else "violated"), explain(judged)
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -326,21 +326,27 @@ def reduction(history: History) -> Verdict:
     evicts = history.layout.drop_after > 0 and history.disturbed
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
+    if evicts and not history.finals:
+        return unknown(history.no_final)
     number, lines = history.layout.per_round, []
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
-    if history.scale != 1.0 and _of_fewer(history, whole):
-        return not_judged("needs a run in which most rounds have the gradients of all workers")
-    if history.scale != 1.0:
+    if not whole.any():
+        return not_judged("needs a round with the gradients of all workers")
+    # else the weight that most share is that of rounds without a worker
+    off = history.scale != 1.0 and (not evicts or bool(history.last.plain[:, :, whole].any()))
+    if off:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
             f"{number} workers{_guess(history)}"
         )
+    unit = 1.0 if off else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
     for worker in history.workers:
         odd = worker.reads.odd
-        parts = np.array([_part(odd.head), _part(odd.tail)]) & ~short[odd.step]
+        head, tail = odd.head * unit, odd.tail * unit
+        parts = np.array([_part(head), _part(tail)]) & ~short[odd.step]
         for row in np.flatnonzero(parts.any(axis=0)).tolist():
-            count = odd.head[row] if parts[0, row] else odd.tail[row]
+            count = head[row] if parts[0, row] else tail[row]
             lines.append(
                 f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
                 f"{history.gradient(odd.peer[row], odd.step[row])}, at {count:.4g} times its weight"
@@ -353,21 +359,6 @@ def _whole_rounds(history: History) -> Bools:
     whole = np.array(history.last.ever.all(axis=(0, 1)))
     whole[[absence.step for absence in history.absences]] = False
     return whole
-
-
-def _of_fewer(history: History, whole: Bools) -> bool:
-    """Whether the weight that most gradients share may be that of rounds without some of the workers."""
-    if history.layout.reduction == "sum":
-        return not whole.any()
-    said = np.zeros((history.layout.workers, history.steps), np.bool_)
-    for absence in history.absences:
-        said[absence.worker, absence.step] = True
-    lost: Bools = np.asarray(~history.last.ever.all(axis=0))
-    for lacks in (said, lost):
-        present = history.layout.workers - lacks[:, ~whole].sum(axis=0)
-        if (np.abs(history.layout.per_round / np.maximum(present, 1) - history.scale) <= COUNT_TOLERANCE).any():
-            return True
-    return False
 
 
 def _part(counts: Floats) -> Bools:
