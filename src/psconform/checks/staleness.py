@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 
@@ -103,22 +104,22 @@ def contradiction_of(history: History) -> str:
                         f"which shows {counted(int(number[index]), 'gradient')}; in other reads the version is the "
                         f"number of gradients plus {usual}"
                     )
-    line = next((line for worker in history.workers for line in _acknowledged_otherwise(history, worker)), "")
+    line = next(_acknowledged_otherwise(history, shards), "")
     return f"versions contradict each other: {line}" if line else ""
 
 
-def _acknowledged_otherwise(history: History, worker: Worker) -> Iterator[str]:
+def _acknowledged_otherwise(history: History, shards: tuple[int, ...]) -> Iterator[str]:
     """Reads that show a gradient below the version that acknowledged it, or lack it at that version or above."""
-    reads, shards = worker.reads, history.shards
     made = [(peer.index, computed_here(history, peer)) for peer in history.workers]
     made = [(peer, pushes) for peer, pushes in made if pushes.same_width == history.layout.ps]
-    if not made or reads.versions is None or shards is None:
+    if not made:
         return
     whose = np.concatenate([np.full(len(pushes), peer) for peer, pushes in made])
     step, epoch = (np.concatenate([getattr(pushes, name) for _, pushes in made]) for name in ("step", "epoch"))
     named = np.concatenate([pushes.versions[:, : history.layout.ps] for _, pushes in made])
-    for ps in sorted(set(shards)):
-        variable = shards.index(ps)
+    for worker, ps in product(history.workers, sorted(set(shards))):
+        reads, variable = worker.reads, shards.index(ps)
+        assert reads.versions is not None
         for now in np.unique(reads.epoch).tolist():
             here, grads = np.flatnonzero(reads.epoch == now), np.flatnonzero(epoch == now)
             versions = np.maximum.accumulate(reads.versions[here, ps])
