@@ -12,6 +12,9 @@ from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .registry import SYNC, at_most, check
 from .witness import listed
 
+NAMED = 3
+"""Gradients of one version that a line names, if there are more than one more."""
+
 
 @check("S2", "r-of-n", dimension="barrier", weakest=("none", "full"), updates=SYNC, faults="no rollback")
 def r_of_n(history: History) -> Verdict:
@@ -36,10 +39,10 @@ def r_of_n(history: History) -> Verdict:
     late = 0
     for worker in history.workers:
         lines += at_most(_rounds_off(history, worker, counters=counters))
-    lines += at_most(_too_many(history))
     for worker in history.workers:
         lines += at_most(_out_of_round(history, worker))
         late += int((worker.pushes.outcome == FAILED).sum())
+    lines += at_most(_too_many(history))  # last: the others say which of them was late
     for peer, step in np.argwhere((history.outcomes == FAILED) & history.last.ever.any(axis=0)).tolist():
         lines.append(f"{history.gradient(peer, step)}, was refused as late and is in the final reads")
     if lines:
@@ -97,8 +100,9 @@ def _too_many(history: History) -> Iterator[str]:
                 at.setdefault(version, []).append(history.gradient(worker.index, step))
         for version, computed in at.items():
             if len(computed) > size:
+                named = computed if len(computed) <= NAMED + 1 else [*computed[:NAMED], f"{len(computed) - NAMED} more"]
                 yield (
-                    f"{listed(computed)}, computed at version {version} of {history.variable(variable)}, are in it in "
+                    f"{listed(named)}, computed at version {version} of {history.variable(variable)}, are in it in "
                     f"the end: a round takes {size}"
                 )
 
