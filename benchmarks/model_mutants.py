@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "first-variable-alone",
         "server",
-        "for log in self.logs:\n            log.add",
-        "for log in self.logs[:1]:\n            log.add",
+        "for log in self.logs:\n                log.add",
+        "for log in self.logs[:1]:\n                log.add",
         "R1 A1 S1 S3",
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "late-is-told-taken",
         "server",
-        "return OK if taken else LATE, push.seen + 1",
+        "return OK if taken and push.seen not in self.rules.skipped else LATE, push.seen + 1",
         "return OK, push.seen + 1",
         "S2 R1",
         "quorum",
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "taken-is-told-late",
         "server",
-        "return OK if taken else LATE, push.seen + 1",
+        "return OK if taken and push.seen not in self.rules.skipped else LATE, push.seen + 1",
         "return LATE, push.seen + 1",
         "S1 S2 R1",
     ),
@@ -438,6 +438,40 @@ MUTANTS = (
         "self.offered, self.evicted = {}, set()\n        self.rounds",
         "self.offered = {}\n        self.rounds",
         "S1 S3 R1 M2",
+        "sync",
+    ),
+    # Rounds that are skipped.
+    Mutant(
+        "skips-on-one-shard",
+        "server",
+        "if self.version not in self.rules.skipped:",
+        'if self.version not in self.rules.skipped or self.name != "ps:0":',
+        "S1 S3 R1",
+        "sync",
+    ),
+    Mutant(
+        "skips-and-says-ok",
+        "server",
+        "return LATE if push.seen in self.rules.skipped else OK",
+        "return OK",
+        "S1 R1",
+        "sync",
+    ),
+    Mutant("skips-nothing", "server", "if self.version not in self.rules.skipped:", "if True:", "S1 R1", "sync"),
+    Mutant(
+        "refuses-the-chief-alone",
+        "server",
+        "return LATE if push.seen in self.rules.skipped else OK",
+        "return LATE if push.seen in self.rules.skipped and push.worker == 0 else OK",
+        "S1 S3 R1",
+        "sync",
+    ),
+    Mutant(
+        "skipped-is-told-taken",
+        "server",
+        "return OK if taken and push.seen not in self.rules.skipped else LATE,",
+        "return OK if taken else LATE,",
+        "S1 S3 R1",
         "sync",
     ),
     # A replica, and its rounds.

@@ -220,3 +220,53 @@ class AwareTwice(Aware):
 class AwareOnOneShard(Aware):
     def weight(self, worker, step, variable, attempt):
         return 1.0 if variable else super().weight(worker, step, variable, attempt)
+
+
+class Overflows(Trainer):
+    """In every fifth round a gradient overflows, as in mixed precision: nothing is applied, and every worker knows."""
+
+    every = 5
+
+    def overflows(self, step):
+        return step % self.every == self.every - 1
+
+    def weight(self, worker, step, variable, attempt):
+        return 0.0 if self.overflows(step) else 1.0
+
+    def outcome(self, worker, step, attempt):
+        return "failed" if self.overflows(step) else "ok"
+
+
+class OverflowsOnOneShard(Overflows):
+    """The other shards do not hear of it."""
+
+    def weight(self, worker, step, variable, attempt):
+        return 0.0 if self.overflows(step) and variable == 0 else 1.0
+
+
+class OneWorkerIsNotTold(Overflows):
+    """It believes in a step that was not taken."""
+
+    def outcome(self, worker, step, attempt):
+        return "failed" if self.overflows(step) and worker == 0 else "ok"
+
+
+class OneWorkerSkips(OneWorkerIsNotTold):
+    """The others take the step, without its gradient."""
+
+    def weight(self, worker, step, variable, attempt):
+        return 0.0 if self.overflows(step) and worker == 0 else 1.0
+
+
+class NoneIsTold(Overflows):
+    """The gradients are lost."""
+
+    def outcome(self, worker, step, attempt):
+        return "ok"
+
+
+class TakesTheStep(Overflows):
+    """Though every worker was refused."""
+
+    def weight(self, worker, step, variable, attempt):
+        return 1.0

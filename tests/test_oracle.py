@@ -31,6 +31,7 @@ RARE = {
     "serves-behind-the-fence": "a gradient in the middle of a restore",
     "goes-on-from-the-fastest-shard": "a cut between two shards",
     "restores-in-silence": "no record shows what was restored",
+    "skipped-is-told-taken": "an answer that is lost, in a round that is skipped",
 }
 
 

@@ -15,6 +15,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "reduction": ("none", "sum", "mean"),
     "init": ("repeated", "once", "by-chief"),
     "compression": ("any", "error-feedback", "lossless"),
+    "skips": ("any", "few"),
     "recovery": ("none", "partial", "checkpoint"),
     "liveness": ("may-hang", "attributed-error", "progress"),
 }
@@ -41,6 +42,7 @@ class Claims:
     init: str = "once"
     rate: str = "constant"
     compression: str = "lossless"
+    skips: str = "few"
     recovery: str = "none"
     liveness: str = "attributed-error"
 

@@ -67,7 +67,10 @@ def serial_path(run: Training, start: Path, steps: int) -> Path:
     """Parameters of serial training before each step and after the last, float64[steps + 1, size]."""
     delay = run.history.workload.delay
     data, batches = run.history.data, run.batches
-    return serial_training(run.model, data, batches, start=start, steps=steps, rule=run.rule, delay=delay)
+    skipped = frozenset(np.flatnonzero(run.history.skipped).tolist())
+    return serial_training(
+        run.model, data, batches, start=start, steps=steps, rule=run.rule, delay=delay, skipped=skipped
+    )
 
 
 def largest_share(path: Path, among: int) -> float:
@@ -134,7 +137,7 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
     round whoever was killed meanwhile. Moments are those of the gradients where the worker stood; where it has not read
     the round before they are not known, and with them nothing after it is judged.
     """
-    rule, delay = run.rule, run.history.workload.delay
+    rule, delay, skipped = run.rule, run.history.workload.delay, run.history.skipped
     thetas: dict[int, Path] = {}
     moments = {0: rule.begin(run.model.size)}
     expected: dict[int, tuple[Path, Path, Path]] = {}  # by round: what it should be, and of what gradient it is made
@@ -152,7 +155,9 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
         else:
             if step not in expected:
                 gradient = run.gradient(late, step - 1)
-                change, moments[step] = rule.update(kept, gradient, step - 1)
+                change, moments[step] = rule.update(kept, gradient, step - 1 - int(skipped[: step - 1].sum()))
+                if skipped[step - 1]:
+                    change, moments[step] = np.zeros_like(change), kept
                 expected[step] = before - change, gradient, late
             off, allowed = relative(theta - expected[step][0], before), STEP_ERROR
             if off > STEP_ERROR:

@@ -55,7 +55,7 @@ def _went_on(history: History) -> Verdict:
     backs, reason = restores(history), unrecorded(history)
     if lacks := _lacks(history) or ("" if backs or reason else "a rollback: a ps that is killed, and a checkpoint"):
         return not_judged(f"needs {lacks}")
-    if (history.outcomes == FAILED).any():
+    if ((history.outcomes == FAILED) & ~history.skipped).any():
         return unknown("a gradient was refused, so training is not serial training from there on")
     run = training_of(history)
     steps = [(worker, list(steps_of(run, worker))) for worker in history.workers]

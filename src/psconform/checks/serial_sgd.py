@@ -36,6 +36,8 @@ def follows_serial(history: History) -> Verdict:
     two runs drifts apart, as a nudge of the initial parameters shows, and only the steps are judged. A gradient
     taken ``--delay`` steps late is late in the serial run, too.
 
+    A round that every worker was refused is none (S1): the parameters stay, and so do moments and the schedule.
+
     With ``--optimizer`` or ``--schedule`` serial training is that of the same rule (psconform.optimizers); its moments
     are those of the gradients at what the worker had read.
 
@@ -48,7 +50,7 @@ def follows_serial(history: History) -> Verdict:
     """
     if lacks := _lacks(history):
         return not_judged(f"needs {lacks}")
-    if (history.outcomes == FAILED).any():
+    if ((history.outcomes == FAILED) & ~history.skipped).any():
         return unknown("a gradient was refused, so its round is none of serial SGD")
     run = training_of(history)
     rounds = history.steps

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..history.columns import ANEW, UNUSED, Bools, Floats, Ints, Odd, Reads
-from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..history.model import COUNT_TOLERANCE, FAILED, History, Worker
 from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
@@ -18,6 +18,8 @@ from .witness import Seen, alike, grouped, listed, others, spans
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
 NOT_DUE = -1
+MOST_SKIPPED = 0.25
+"""Share of the rounds that may be skipped."""
 
 
 @check(
@@ -39,7 +41,9 @@ def barrier(history: History) -> Verdict:
     lacks worker:0's step 7.
 
     A gradient need not be in its round if psconform poisoned it (``--poison``) and it was not accepted, if its worker
-    had no data for that step (``--batches``), or if the job had gone on without that worker (``--drop-after``).
+    had no data for that step (``--batches``), or if the job had gone on without that worker (``--drop-after``). A round
+    that every worker was refused, and that shows nowhere, was skipped, as in mixed precision if a gradient overflows.
+    If more than a quarter of the rounds were, and ``skips = "any"`` is not claimed, too little was trained to tell.
 
     Assumes: workers number their steps alike; each step is read before it is pushed.
     """
@@ -68,7 +72,13 @@ def barrier(history: History) -> Verdict:
             return unknown(
                 f"{worker} pushed step {step} without a read of it (probe.read), so what it had seen is not known"
             )
-    return valid(counted(sum(len(w.reads) for w in history.workers), "read"))
+    read = counted(sum(len(w.reads) for w in history.workers), "read")
+    if not (skipped := int(history.skipped.sum())):
+        return valid(read)
+    said = f"{skipped} of {counted(history.steps, 'round')} skipped: refused to every worker"
+    if skipped > MOST_SKIPPED * history.steps and history.claims.skips != "any":
+        return unknown(f'{said}; claim skips = "any" if that is meant')
+    return valid(f"{read}, {said}", skipped=skipped)
 
 
 def rounds_due(history: History, worker: Worker) -> Ints:
@@ -178,7 +188,8 @@ def one_contributor_set(history: History) -> Verdict:
     """S3: commit k has the same contributors for every variable and shard.
 
     Judged on the final reads: a gradient that one variable shows and another never shows was dropped on one shard
-    only. With what weight it is there is S5's business.
+    only. With what weight it is there is S5's business. So is a round of all workers that some were refused, and others
+    were not: what makes one skip it (an overflow, say) must be known to all.
 
     Assumes: a final read. With one variable there is nothing to differ, and it holds.
     """
@@ -198,11 +209,23 @@ def one_contributor_set(history: History) -> Verdict:
         where = "" if history.layout.quorum else f"{spans(group.steps, 'round')}: "
         line = f"{where}{group.gradients}, {group.are} in {group.said[0]} and not in {group.where}{group.number}"
         lines.append(f"{line} (final reads of {readers})")
+    lines += at_most(_refused_to_some(history))
     return (
         violated(lines)
         if lines
         else valid(f"{counted(history.variables, 'variable')}, {counted(history.steps, 'round')}")
     )
+
+
+def _refused_to_some(history: History) -> Iterator[str]:
+    """Rounds of all workers that some of them were refused, and others not."""
+    refused = (history.outcomes == FAILED) & ~history.excused
+    some = refused.any(axis=0) & history.accepted.any(axis=0) & (history.layout.quorum == 0)
+    for step in np.flatnonzero(some).tolist():
+        to, took = (
+            listed(f"worker:{n}" for n in np.flatnonzero(which[:, step])) for which in (refused, history.accepted)
+        )
+        yield f"round {step} was refused to {to}, and not to {took}"
 
 
 @check("S4", "release together", dimension="barrier", updates=SYNC, needs=(GRADIENTS,), whole_gradients=True)
@@ -284,13 +307,20 @@ def _count_rounds(history: History) -> bool:
 def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -> Iterator[Seen]:
     reads = worker.reads
     rounds = reads.clock.max(axis=(1, 2), initial=0)
-    released = np.flatnonzero(due != NOT_DUE)
+    released, skipped = np.flatnonzero(due != NOT_DUE), history.skipped
     steps, seen = np.diff(due[released]), np.diff(rounds[released])
     same = np.diff(reads.epoch[released]) == 0  # a rollback takes rounds back
     named = _named_rounds(reads) if counters else None
-    whole = np.cumprod(np.concatenate([[True], history.last.ever.all(axis=(0, 1))]))  # all rounds before this one
-    off = (seen != steps) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
-    told = np.diff(named[released]) != steps if named is not None else np.zeros(len(steps), np.bool_)
+    made = np.where(skipped, 0, np.arange(1, history.steps + 1))
+    made = np.maximum.accumulate(np.concatenate([[0], made]))[due[released]]  # the last round that changed anything
+    whole = np.cumprod(np.concatenate([[True], history.last.ever.all(axis=(0, 1)) | skipped]))  # all before this one
+    off = (seen != np.diff(made)) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
+    told = np.zeros(len(steps), np.bool_)
+    if named is not None:  # what is skipped may count, or not
+        number = np.concatenate([[0], np.cumsum(skipped)])
+        least = steps - np.diff(number[due[released]])
+        most = steps + (number[-1] - number[due[released][1:]]) * reads.final[released][1:]
+        told = (np.diff(named[released]) < least) | (np.diff(named[released]) > most)
     for at in np.flatnonzero((off | told) & same).tolist():
         before, index = int(released[at]), int(released[at + 1])
         where = history.where(worker, index)

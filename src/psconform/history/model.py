@@ -314,7 +314,8 @@ class History:
     def excused(self) -> Bools:
         """bool[W, K]: gradients, not accepted, of which nothing has to show: none was due, or psconform poisoned it.
 
-        None is due of a worker without data, nor where a job that may do so (``--drop-after``) goes on without it.
+        None is due of a worker without data, nor where a job that may do so (``--drop-after``) goes on without it, nor
+        in a round that was skipped.
         """
         return self.excused_in(NEWEST)
 
@@ -323,7 +324,20 @@ class History:
         excused = np.arange(self.steps) >= self.due[:, np.newaxis]
         for poison in self.poisons:
             excused[poison.worker, poison.step] |= poison.seeded
+        excused |= self.skipped
         return np.asarray((excused & ~self.accepted) | self._absent(epoch))
+
+    @cached_property
+    def skipped(self) -> Bools:
+        """bool[K]: rounds of all workers that were refused, and that show nowhere in the end.
+
+        In mixed precision a round is skipped if a gradient overflows, on all workers and all shards (Micikevicius et
+        al. 2018, "Mixed Precision Training"; torch.amp.GradScaler). A worker may have died before it learnt of it.
+        """
+        refused = np.zeros(self.steps, np.bool_)
+        for worker in self.workers if self.layout.update == "sync" and not self.layout.quorum else ():
+            refused[worker.pushes.step] |= worker.pushes.refused > 0
+        return np.asarray(refused & (self.outcomes != OK).all(axis=0) & ~self.last.ever.any(axis=(0, 1)))
 
     def _absent(self, epoch: int) -> Bools:
         """bool[W, K]: gone on without, as a read of that epoch shows it: said in it or before, and not accepted since.

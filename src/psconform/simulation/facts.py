@@ -81,6 +81,8 @@ class Facts:
         self.per_round = (self.schedule.quorum or self.schedule.workers) if self.schedule.sync else 1
         self.finished = cluster.status == "finished"
         self.evicted = {(what.absent, what.step) for what in self.happened if isinstance(what, Evicted)}
+        everyone, skips = range(self.schedule.workers), self.schedule.skips
+        self.excused = self.evicted | {(worker, step) for worker in everyone for step in skips}  # due in no round
         self.sent: dict[Grad, list[tuple[Sent, Read | None]]] = {}  # by gradient; and the read before it
         latest: dict[int, Read] = {}
         for what in self.happened:
@@ -88,6 +90,10 @@ class Facts:
                 latest[what.worker] = what
             elif isinstance(what, Sent):
                 self.sent.setdefault((what.worker, what.step), []).append((what, latest.get(what.worker)))
+
+    def made(self, step: int) -> int:
+        """How many rounds of the steps before this one change anything."""
+        return step - sum(1 for skipped in self.schedule.skips if skipped < step)
 
     @cached_property
     def columns(self) -> list[Column]:

@@ -58,8 +58,8 @@ def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
 def _rounds(facts: Facts) -> Breaches:
     """S1, S2: a round is so many gradients of different workers, all computed at the version before it."""
     size, full = facts.per_round, not facts.schedule.quorum
-    if facts.evicted:
-        yield from _rounds_with_evictions(facts)
+    if facts.excused:
+        yield from _rounds_with_gaps(facts)
         return
     for column in facts.columns:
         for index, entry in enumerate(column.entries):
@@ -79,8 +79,8 @@ def _rounds(facts: Facts) -> Breaches:
                 yield Breach(True, f"{name_of(read)} has versions {read.versions}, {len(grads)} gradients in {column}")
 
 
-def _rounds_with_evictions(facts: Facts) -> Breaches:
-    """The same with a full barrier, where a round may lack a worker that was evicted from it."""
+def _rounds_with_gaps(facts: Facts) -> Breaches:
+    """The same with a full barrier, where a round may lack a worker that was evicted from it, or is skipped by all."""
     workers = range(facts.schedule.workers)
     for column in facts.columns:
         last = max((entry.step for entry in column.entries), default=-1)
@@ -92,15 +92,21 @@ def _rounds_with_evictions(facts: Facts) -> Breaches:
             if not any(len(column.shown(read)) == due for read in facts.bases(entry)):
                 yield column.breach(index, "was computed at another version")
         lacks = {(worker, step) for worker in workers for step in range(last + 1)} - column.counts.keys()
-        for worker, step in sorted(lacks - facts.evicted):
+        for worker, step in sorted(lacks - facts.excused):
             yield Breach(True, f"{column}: round {step} lacks worker:{worker}, and it was not said")
-        if facts.finished and column.live and last < facts.schedule.steps - 1:
+        if facts.finished and column.live and facts.made(last + 1) < facts.made(facts.schedule.steps):
             yield Breach(True, f"{column}: ends with round {last}")
 
 
 def _contributors(facts: Facts) -> Breaches:
-    """S3: a round has the same gradients in every variable."""
+    """S3: a round has the same gradients in every variable; it is refused to all workers, or to none."""
     size = facts.per_round
+    if not facts.schedule.quorum:
+        last = {(what.worker, what.step): what.outcome for what in facts.told}
+        for step in range(facts.schedule.steps):
+            due = {(worker, step) for worker in range(facts.schedule.workers)} - facts.evicted
+            if {"ok", "failed"} <= {last.get(grad) for grad in due}:
+                yield Breach(True, f"round {step} was refused to some")
     for one, other in permutations(facts.columns, 2):
         if one.epoch != other.epoch:
             continue
@@ -108,7 +114,7 @@ def _contributors(facts: Facts) -> Breaches:
             yield Breach(True, f"{other}: lacks {grad}, which {one} has")
         if max((*one.counts.values(), *other.counts.values()), default=1) > 1:
             continue  # rounds cannot be counted where a gradient is doubled, which is R2's
-        if facts.evicted:  # rounds have no common size
+        if facts.excused:  # rounds have no common size
             both = min(max((step for _, step in column.grads), default=-1) for column in (one, other))
             for grad in sorted(grad for grad in one.counts.keys() - other.counts.keys() if grad[1] <= both):
                 yield Breach(False, f"{other}: round {grad[1]} lacks {grad}, which {one} has")
@@ -124,9 +130,9 @@ def _release(facts: Facts) -> Breaches:
     yield from mixed(facts, facts.reads, lambda _: 0)
     before: dict[tuple[int, int], tuple[Read, int]] = {}
     for read in facts.reads if not facts.schedule.quorum else ():
-        rounds = max((step + 1 for _, grads in facts.seen_by(read) for _, step in grads), default=0)
+        rounds = max((facts.made(step + 1) for _, grads in facts.seen_by(read) for _, step in grads), default=0)
         last, had = before.setdefault((read.worker, read.epoch), (read, rounds))
-        if rounds - had != read.step - last.step:
+        if rounds - had != facts.made(read.step) - facts.made(last.step):
             yield Breach(True, f"{name_of(read)} shows {rounds - had} rounds more")
         if any(now - then != read.step - last.step for now, then in zip(read.versions, last.versions, strict=True)):
             yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {last.versions}")

@@ -78,8 +78,8 @@ def one_cut(facts: Facts) -> Breaches:
             said = Counter((worker, step) for worker, steps in clock for step in range(steps))
             apart = _seen_apart(facts, column, had.keys())
             wrong = apart or not _begins_as(facts, column, what.name)
-            if wrong or had - said or (said - had).keys() - facts.evicted:
-                shown = apart or _seen_apart(facts, column, said.keys() - facts.evicted)
+            if wrong or had - said or (said - had).keys() - facts.excused:
+                shown = apart or _seen_apart(facts, column, said.keys() - facts.excused)
                 yield Breach(shown, f"{column} does not begin as {what.name}")
 
 

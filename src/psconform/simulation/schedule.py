@@ -22,6 +22,8 @@ EIGHTH = 8
 """One in so many schedules, if the mode is drawn, is of replicas."""
 GANG = 7
 """In one of so many schedules with checkpoints all tasks are killed at once."""
+OVERFLOW = 5
+"""In one of so many sync schedules up to a quarter of the rounds is skipped by all."""
 RECOVER = ("sync", "async")
 """Modes that have checkpoints."""
 
@@ -60,6 +62,7 @@ class Schedule:
     delivery: str = "exactly-once"
     every: int = 0
     drop_after: float = 0.0
+    skips: tuple[int, ...] = ()
     versions: bool = True
     compute_s: float = 0.005
     slow: tuple[float, ...] = ()
@@ -86,6 +89,7 @@ class Schedule:
             mean=self.reduction == "mean",
             aware=self.mode == "staleness-aware",
             once=self.delivery != "at-least-once",
+            skipped=frozenset(self.skips),
         )
 
     @property
@@ -139,6 +143,9 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
         network=_network(random, doubled=delivery != "at-least-once"),
         faults=(),
     )
+    if mode == "sync" and seed % OVERFLOW == 0:
+        few = Random(f"skips {seed}")
+        schedule = replace(schedule, skips=tuple(sorted(few.sample(range(steps), few.randint(1, steps // 4)))))
     if not faults or random.random() < 0.2:
         return schedule
     return _with_faults(schedule, random)

@@ -78,6 +78,7 @@ class Rules:
         mean: a round is their mean, not their sum.
         aware: the rate is divided by the staleness.
         once: a gradient that was applied is not applied again.
+        skipped: rounds that change nothing, for a gradient overflows, and that every worker is refused.
     """
 
     workers: int
@@ -86,6 +87,7 @@ class Rules:
     mean: bool = True
     aware: bool = False
     once: bool = True
+    skipped: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -175,12 +177,12 @@ class Server:
         """Take a gradient into the open round, if it was computed at the version before it."""
         if push.seen < self.version:
             taken = any(member.worker == push.worker for member in self.rounds[push.seen])
-            return OK if taken else LATE, push.seen + 1
+            return OK if taken and push.seen not in self.rules.skipped else LATE, push.seen + 1
         if self.version == self.rules.last:
             return LATE, push.seen + 1
         self.offered[push.worker] = push
         self.complete()
-        return OK, push.seen + 1
+        return LATE if push.seen in self.rules.skipped else OK, push.seen + 1
 
     def complete(self) -> None:
         """Make the open round once all of its workers have offered a gradient, or are evicted."""
@@ -228,8 +230,9 @@ class Server:
 
     def apply(self, push: Push, weight: float) -> None:
         """Apply a gradient to every variable."""
-        for log in self.logs:
-            log.add(push.worker, push.step, weight, epoch=push.epoch)
+        if self.version not in self.rules.skipped:
+            for log in self.logs:
+                log.add(push.worker, push.step, weight, epoch=push.epoch)
         self.applied[push.worker] = push.step + 1
 
     # Reads.

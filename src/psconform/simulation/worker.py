@@ -154,7 +154,7 @@ class Worker:
                 yield from self.sleep(seconds)
             outcome, became = yield from self.push(versions)
             if habits.sync:
-                if habits.patience and self.index == 0 and outcome == "ok":
+                if habits.patience and self.index == 0:
                     yield from self.evict(became[0] - 1)
                 views, versions = yield from self.pull(became[0])
                 self._told(outcome, became)

@@ -23,6 +23,7 @@ the path, for there a nudge of the parameters grows likewise.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,17 +103,21 @@ def serial_training(
     steps: int,
     rule: Rule,
     delay: int = 0,
+    skipped: Collection[int] = (),
 ) -> Trajectory:
-    """Like `delayed_sgd`, with any update rule: float64[steps + 1, size]."""
+    """Like `delayed_sgd`, with any update rule: float64[steps + 1, size]. Steps that are ``skipped`` change nothing."""
     if steps < 0 or delay < 0:
         raise ValueError(f"steps and delay must be at least 0, got {steps} and {delay}")
-    path, moments = np.empty((steps + 1, model.size)), rule.begin(model.size)
+    path, moments, updates = np.empty((steps + 1, model.size)), rule.begin(model.size), 0
     path[0] = start
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is a result
         for step in range(steps):
             gradient = union_gradient(model, data, batches, theta=path[max(0, step - delay)], step=step)
-            change, moments = rule.update(moments, gradient, step)
-            path[step + 1] = path[step] - change
+            if step in skipped:
+                path[step + 1] = path[step]
+                continue
+            change, moments = rule.update(moments, gradient, updates)
+            path[step + 1], updates = path[step] - change, updates + 1
     return path
 
 
