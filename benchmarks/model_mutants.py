@@ -229,7 +229,14 @@ MUTANTS = (
         "for member in members if member.worker))\n\n    def commit",
         "S1 S3 S2 R1 S5",
     ),
-    Mutant("share-of-all", "server", "1 / self.rules.per_round if", "1 / self.rules.workers if", "S5", "quorum"),
+    Mutant(
+        "share-of-all",
+        "server",
+        "else self.rules.per_round\n        for",
+        "else self.rules.workers\n        for",
+        "S5",
+        "quorum",
+    ),
     Mutant("sum-for-mean", "server", "if self.rules.mean else 1.0)", "if not self.rules.mean else 1.0)", "S5"),
     Mutant(
         "two-versions-a-round",
@@ -438,6 +445,24 @@ MUTANTS = (
         "self.offered, self.evicted = {}, set()\n        self.rounds",
         "self.offered = {}\n        self.rounds",
         "S1 S3 R1 M2",
+        "sync",
+    ),
+    # What a round without a worker is divided by.
+    Mutant("live-is-all", "server", "len(members) if self.rules.live else", "len(members) if False else", "S5", "sync"),
+    Mutant(
+        "live-at-every-other-round",
+        "server",
+        "len(members) if self.rules.live else",
+        "len(members) if self.rules.live and self.version % 2 else",
+        "S5",
+        "sync",
+    ),
+    Mutant(
+        "live-and-the-evicted",
+        "server",
+        "len(members) if self.rules.live else",
+        "2 * self.rules.per_round - len(members) if self.rules.live else",
+        "S5",
         "sync",
     ),
     # Rounds that are skipped.

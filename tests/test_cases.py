@@ -38,6 +38,40 @@ def test_a_step_that_all_skip_is_no_violation(judge, seed, monkeypatch):
     assert "are in ps:1 and not in ps:0" in run.verdicts["S3"].witness[0]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_worker_without_data_leaves_one_divisor_behind(judge, seed, workers, monkeypatch, tmp_path):
+    """Uneven inputs (pytorch/pytorch#38174): a round is the mean of all workers, or of those that have data."""
+    folder = CASES / "join-divisor"
+    options = {"layout": f"ps=1,worker={workers}", "steps": 30, "batches": "worker:1=15", "seed": seed}
+    for bug, names in (("initial", ()), ("wrong", ("S5",))):
+        monkeypatch.setenv("BUG", bug)
+        run = judge(folder / "target.toml", **options)
+        assert run.violated == names, run.explain()
+    monkeypatch.setenv("BUG", "alternating")
+    assert "S5" in judge(folder / "target.toml", **options).violated
+    declared = (folder / "target.toml").read_text(encoding="utf-8").replace("{here}", str(folder))
+    (tmp_path / "target.toml").write_text(declared + 'divisor = "live"\n', encoding="utf-8")
+    monkeypatch.setenv("BUG", "")
+    run = judge(tmp_path / "target.toml", **options)
+    assert run.valid, run.explain()
+    assert run.verdicts["S5"].reason == "a round without some workers is the mean of those in it"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constant_factor_is_seen_where_the_learning_rate_is_declared(judge, seed, monkeypatch):
+    """Of gradient accumulation (huggingface/transformers#34191), and of the world size."""
+    target = CASES / "loss-scale-factor" / "target.toml"
+    says = {"": "", "grad-acc": "applied 4 times the declared mean", "dp-size": "a sum, not a mean"}
+    for workload, guarantee in (("ledger", "S5"), ("digits", "C1")):
+        for bug, line in says.items():
+            monkeypatch.setenv("BUG", bug)
+            run = judge(target, layout="ps=2,worker=2", steps=20, seed=seed, workload=workload)
+            assert run.violated == ((guarantee,) if bug else ()), run.explain()
+            if workload == "ledger":
+                assert line in run.explain()
+
+
 def test_the_healthy_one(judge):
     run = judge(CASES / "own-sampler" / "target.toml", update="async", steps=30)
     assert run.valid, run.explain()

@@ -25,10 +25,10 @@ AWARE = dataclasses.replace(ASYNC, rate="staleness-aware", **RECOVERS)
 class Rounds(Story):
     """Sync: two workers whose gradients make a round together, as a mean."""
 
-    def __init__(self, folder, *, steps=12, layout=None, unit=UNIT / 2):
+    def __init__(self, folder, *, steps=12, layout=None, unit=UNIT / 2, claims=ROUNDS):
         workload = Workload(steps=steps, unit=unit)
         super().__init__(
-            folder, steps=steps, claims=ROUNDS, layout=layout or Layout(ps=2, workers=2), workload=workload
+            folder, steps=steps, claims=claims, layout=layout or Layout(ps=2, workers=2), workload=workload
         )
 
     def train(self, count=1, *, weight=0.5, between=lambda step: None):
@@ -421,6 +421,39 @@ def test_a_round_without_a_worker_may_be_the_mean_of_the_others(tmp_path, alone,
     story.train(12 - together - alone)
     judged = ended(story)
     assert statuses(judged).get("S5", "not judged") == status, explain(judged)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "weights", "wrong", "says"),
+    [
+        ("any", (1.0, 1.0), "", "the mean of those in it"),
+        ("live", (1.0, 1.0), "", "the mean of those in it"),
+        ("initial", (1.0, 1.0), "S5", "the mean of those in it (live); declared is all workers (initial)"),
+        ("any", (0.5, 0.5), "", "the mean of all workers"),
+        ("live", (0.5, 0.5), "S5", "the mean of all workers (initial); declared is those in it (live)"),
+        ("any", (0.3, 0.3), "S5", "rounds 2 to 11: 1 gradient of 2, each at 0.6 times its weight"),
+        ("any", (0.5, 1.0), "S1 S5 R1 R2", "round 3 is the mean of the workers in it, round 2 of all 2"),
+    ],
+)
+def test_rounds_without_a_worker_have_one_divisor(tmp_path, divisor, weights, wrong, says):
+    """torch's Join divides by either; a story of two workers, so a mean of the other one alone doubles its gradient."""
+    claims = dataclasses.replace(ROUNDS, divisor=divisor)
+    story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0), claims=claims)
+    story.train(2)
+    held_up(story)
+    for step in range(2, 12):
+        story.read(0, step)
+        story.probes[0].push(step)
+        story.probes[0].goes_without(1, step)
+        for p in range(2):
+            story.theta[p] = story.theta[p] - np.float32(weights[step % 2]) * story.probes[0].gradient(step)
+            story.applied[p] = [step + 1] * 2
+        story.probes[0].ack(step, "ok", [step + 1] * 2)
+    judged = ended(story)
+    assert {*wrong.split()} == set(judged.names("violated")) - {"M2"}, explain(judged)
+    assert says in explain(judged), explain(judged)
+    told = {name: statuses(judged)[name] for name in ("R1", "R2") if not wrong}
+    assert set(told.values()) <= {"unknown" if divisor == "any" and weights[0] == 1.0 else "valid"}, explain(judged)
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 3.0])

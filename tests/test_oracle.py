@@ -31,6 +31,9 @@ RARE = {
     "serves-behind-the-fence": "a gradient in the middle of a restore",
     "goes-on-from-the-fastest-shard": "a cut between two shards",
     "restores-in-silence": "no record shows what was restored",
+    "live-is-all": "a mean in which a worker was evicted",
+    "live-at-every-other-round": "the same, in a round of an odd number",
+    "live-and-the-evicted": "the same",
     "skipped-is-told-taken": "an answer that is lost, in a round that is skipped",
 }
 

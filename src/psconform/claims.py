@@ -16,6 +16,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "init": ("repeated", "once", "by-chief"),
     "compression": ("any", "error-feedback", "lossless"),
     "skips": ("any", "few"),
+    "divisor": ("any", "initial", "live"),
     "recovery": ("none", "partial", "checkpoint"),
     "liveness": ("may-hang", "attributed-error", "progress"),
 }
@@ -43,6 +44,7 @@ class Claims:
     rate: str = "constant"
     compression: str = "lossless"
     skips: str = "few"
+    divisor: str = "any"
     recovery: str = "none"
     liveness: str = "attributed-error"
 

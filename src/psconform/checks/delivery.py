@@ -6,6 +6,7 @@ import numpy as np
 
 from ..history.columns import OUTCOMES, UNKNOWN, Bools, Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..history.weights import short_rounds
 from ..probe import ENTRIES
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import check
@@ -80,7 +81,18 @@ def _half(history: History) -> Bools:
 
 
 def _ambiguous(history: History) -> str:
-    """Every gradient at twice (three times, ...) its weight, or applied twice: the ledger shows the same."""
+    """Every gradient at twice (three times, ...) its weight, or applied twice: the ledger shows the same.
+
+    So it is in a round without half of the workers, if it is the mean of the others.
+    """
+    if history.divisor == "live" and history.claims.divisor == "any":
+        there = history.last.ever.all(axis=0).sum(axis=0)[short_rounds(history)]
+        if halves := there[history.layout.workers % there == 0].tolist():
+            times = history.layout.workers // halves[0]
+            return (
+                f"in rounds of {halves[0]} of {history.layout.workers} workers each gradient shows {times} times: "
+                "their mean, or applied again; claim divisor to tell"
+            )
     times = round(history.scale)
     summed = (
         history.layout.update == "sync" and history.claims.reduction == "mean" and times == history.layout.per_round

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..history.columns import ANEW, UNUSED, Bools, Floats, Ints, Odd, Reads
 from ..history.model import COUNT_TOLERANCE, FAILED, History, Worker
+from ..history.weights import short_rounds, weights_of
 from ..probe import COUNTS, GRADIENTS
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
@@ -350,26 +351,29 @@ def reduction(history: History) -> Verdict:
     of applications (whole numbers are duplicates, R1). A round in which a gradient was refused, or none was due, may be
     the mean of the others.
 
-    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold. A job that goes on without a
-    worker (``--drop-after``) may choose the weights of a round without one: rounds of all workers are judged.
+    What a round without some of the workers is divided by, once they have no data left (``--batches``) or were evicted
+    (``--drop-after``), is declared (claims ``divisor``): ``initial``, all workers, or ``live``, those that are in it;
+    else it may be either, by one rule for the whole run (torch's ``Join`` has both: ``divide_by_initial_world_size``).
+
+    Assumes: some gradient was applied. With one worker the mean is the sum, and both hold.
     """
     evicts = history.layout.drop_after > 0 and history.disturbed
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
     if evicts and not history.finals:
         return unknown(history.no_final)
-    number, lines = history.layout.per_round, []
+    number, lines = history.layout.per_round, list(at_most(_divided(history)))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
-    if not whole.any():
+    if not whole.any() and not lines:
         return not_judged("needs a round with the gradients of all workers")
     # else the weight that most share is that of rounds without a worker
-    off = history.scale != 1.0 and (not evicts or bool(history.last.plain[:, :, whole].any()))
-    if off:
+    shared = history.divisor != "mixed" and (not evicts or bool(history.last.plain[:, :, whole].any()))
+    if shared and history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
             f"{number} workers{_guess(history)}"
         )
-    unit = 1.0 if off else history.scale
+    unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
     for worker in history.workers:
         odd = worker.reads.odd
@@ -381,7 +385,41 @@ def reduction(history: History) -> Verdict:
                 f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
                 f"{history.gradient(odd.peer[row], odd.step[row])}, at {count:.4g} times its weight"
             )
-    return violated(lines) if lines else valid()
+    if lines:
+        return violated(lines)
+    whose = {"initial": "of all workers", "live": "of those in it"}.get(history.divisor)
+    return valid(f"a round without some workers is the mean {whose}" if whose else "")
+
+
+def _divided(history: History) -> Iterator[str]:
+    """Rounds without some of the workers that are divided by another number than they should be."""
+    declared, found = history.claims.divisor, history.divisor
+    if found in ("initial", "live") and declared not in ("any", found):
+        words = {"initial": "all workers (initial)", "live": "those in it (live)"}
+        yield f"a round without some workers is the mean of {words[found]}; declared is {words[declared]}"
+    if found != "mixed":
+        return
+    short = short_rounds(history)
+    weights, total = weights_of(history, short), history.layout.workers
+    there = history.last.ever.all(axis=0).sum(axis=0)
+    first: dict[str, int] = {}
+    wrong: dict[tuple[int, str], list[int]] = {}  # by number of gradients, and weight: steps
+    for step in np.flatnonzero(short).tolist():
+        of, weight = int(there[step]), float(weights[step])
+        known = {"initial": 1.0, "live": total / of}
+        rule = next((name for name, right in known.items() if abs(weight / right - 1) <= COUNT_TOLERANCE), "")
+        first.setdefault(rule, step)
+        if not rule:
+            wrong.setdefault((of, f"{weight:.4g}"), []).append(step)
+    for (of, said), steps in wrong.items():
+        each = f"each at {said} times its weight in a round of all" if said != "inf" else "of different weights"
+        by = f"divided by {total} it would be 1, by {of} it would be {total / of:.4g}"
+        yield f"{spans(steps, 'round')}: {counted(of, 'gradient')} of {total}, {each}; {by}"
+    if first.keys() == {"initial", "live"}:
+        yield (
+            f"round {first['live']} is the mean of the workers in it, round {first['initial']} of all {total}: "
+            "there is no one rule"
+        )
 
 
 def _whole_rounds(history: History) -> Bools:

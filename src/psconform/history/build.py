@@ -48,7 +48,7 @@ from .reasons import (
 )
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .slips import Cost, lost_sends, slips_of
-from .weights import rescaled, whole_scale
+from .weights import by_live, rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -129,7 +129,6 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     lost += unwritable(folder, manifest.layout)
     variables = _variables(folder, workers, shards)
     shards = tuple(range(variables)) if shards is None and variables == manifest.layout.ps and variables else shards
-    scale = _scale(manifest, workers)
     history = History(
         layout=manifest.layout,
         claims=manifest.claims,
@@ -170,6 +169,8 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     if history.stops or history.endless:
         history = replace(history, last_words=_last_words(folder, manifest, last))
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
+    history = by_live(history) if WEIGHTS in manifest.workload.shows else history
+    scale = _scale(manifest, history.workers)
     return history if scale == 1.0 else rescaled(history, scale)
 
 
@@ -177,7 +178,7 @@ def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
     return read_events(path, run=manifest.run, name=str(task), limit=manifest.bounds.record)
 
 
-def _scale(manifest: Manifest, workers: list[Worker]) -> float:
+def _scale(manifest: Manifest, workers: Sequence[Worker]) -> float:
     """Where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is."""
     constant = manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
     return whole_scale(workers) if constant and WEIGHTS in manifest.workload.shows else 1.0

@@ -163,6 +163,7 @@ class History:
     slips: tuple[Slipped, ...] = ()  # what the trainer got wrong with the probe
     last_words: Mapping[str, str] = field(default_factory=dict)  # what each task did last, if training stopped early
     dynamic: bool = False  # work is dealt out as workers ask for it, so each takes as many steps as it comes to
+    divisor: str = ""  # of rounds without some workers: initial, live, or mixed; empty: there are none
     calibration: bool = False  # it is the run that was to find the unit of the ledger, and did not come to its end
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
 

@@ -1,17 +1,96 @@
-"""A factor that all gradients share: found, and taken out of the counts."""
+"""Factors that gradients share, of all rounds or of those without some worker: found, and taken out of the counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from .columns import Odd, Reads
+from .columns import Bools, Floats, Odd, Reads
 from .model import COUNT_TOLERANCE, History, Worker
 
 
-def whole_scale(workers: list[Worker]) -> float:
+def short_rounds(history: History) -> Bools:
+    """bool[K]: rounds that have the gradients of some workers in the end, while those of the others were not due."""
+    if not _may_be_short(history):
+        return np.zeros(history.steps, np.bool_)
+    there: Bools = np.array(history.last.ever.all(axis=0))  # [W, K]
+    short: Bools = np.array(there.any(axis=0) & ~there.all(axis=0) & (there | history.excused).all(axis=0))
+    late = there & history.excused  # taken into another round, perhaps
+    short[late.any(axis=0)] = False
+    short[[poison.step for poison in history.poisons]] = False  # what is refused may be left out, or be a zero
+    return short
+
+
+def _may_be_short(history: History) -> bool:
+    layout = history.layout
+    means = layout.update == "sync" and not layout.quorum and layout.reduction == "mean"
+    return means and (bool(history.absences) or bool(history.excused.any()))
+
+
+def weights_of(history: History, short: Bools) -> Floats:
+    """The weight of the gradients of each short round, in those of whole rounds, float64[K]; inf: they differ.
+
+    NaN for all other rounds.
+    """
+    there: Bools = np.array(history.last.ever.all(axis=0))
+    whole: Bools = np.array(there.all(axis=0))
+    most, least = history.last.most, history.last.least
+    usual = float(np.median(most[:, :, whole])) if whole.any() else 1.0
+    weights = np.full(history.steps, np.nan)
+    for step in np.flatnonzero(short).tolist():
+        counts = np.concatenate([ends[:, there[:, step], step].ravel() for ends in (most, least)]) / (usual or 1.0)
+        alike = np.ptp(counts) <= COUNT_TOLERANCE * max(1.0, float(counts.max()))
+        weights[step] = counts.mean() if alike else np.inf
+    return weights
+
+
+def by_live(history: History) -> History:
+    """The same history with its ``divisor``, if there are short rounds.
+
+    If they are the means of the workers that are in them, a gradient in them counts for one, as in a whole round; also
+    in what was read before a rollback.
+    """
+    short, factor = short_rounds(history), np.ones(history.steps)
+    divisor = ""
+    if short.any():
+        weights = weights_of(history, short)[short]
+        more = history.layout.workers / np.array(history.last.ever.all(axis=0))[:, short].sum(axis=0)
+        if (np.abs(weights - 1) <= COUNT_TOLERANCE).all():
+            divisor = "initial"
+        elif (np.abs(weights / more - 1) <= COUNT_TOLERANCE).all():
+            divisor, factor[short] = "live", more
+        else:
+            divisor = "mixed"
+    if divisor in ("initial", "mixed") or not _may_be_short(history):
+        return replace(history, divisor=divisor)
+    newest = max((int(worker.reads.epoch.max(initial=0)) for worker in history.workers), default=0)
+    odd = [_in_rounds_of_live(history, worker, factor, newest) for worker in history.workers]
+    workers = tuple(replace(w, reads=replace(w.reads, odd=kept)) for w, kept in zip(history.workers, odd, strict=True))
+    return replace(history, workers=workers, divisor=divisor)
+
+
+def _in_rounds_of_live(history: History, worker: Worker, factor: Floats, newest: int) -> Odd:
+    """The odd cells of a worker, in units of what a mean of the workers in a round makes of a gradient."""
+    reads, odd = worker.reads, worker.reads.odd
+    last = reads.epoch[odd.end - 1]
+    by = np.where(last == newest, factor[odd.step], 1.0)
+    everyone = np.arange(history.layout.workers)
+    excused = {epoch: history.excused_in(epoch) for epoch in np.unique(last[last != newest]).tolist()}
+    for row in np.flatnonzero((last != newest) & (odd.head > 1) & (odd.head == odd.tail)).tolist():
+        step, read = int(odd.step[row]), int(odd.end[row]) - 1
+        there = reads.shows(read, everyone, np.full(len(everyone), step)).all(axis=0)
+        more = len(everyone) / max(1, there.sum())
+        without_others = (there | excused[int(last[row])][:, step]).all()
+        if without_others and abs(odd.head[row] / more - 1) < COUNT_TOLERANCE:
+            by[row] = more
+    divided = replace(odd, head=odd.head / by, tail=odd.tail / by)
+    fits = (np.abs(divided.head - 1) < COUNT_TOLERANCE) & (np.abs(divided.tail - 1) < COUNT_TOLERANCE)
+    return divided.take(~fits | (by == 1.0))
+
+
+def whole_scale(workers: Sequence[Worker]) -> float:
     """The factor by which (nearly) every applied gradient is off, 1.0 if there is none.
 
     Two thirds of the cells that show in the workers' last reads must share it, and at least two.

@@ -233,7 +233,8 @@ def _unit(plan: Plan, known: _Calibrated | None) -> float:
         return plan.target.unit(layout)
     assert known is not None
     share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
-    return UNIT * known.rate / share
+    rate = known.rate if plan.target.learning_rate is None else plan.target.learning_rate
+    return UNIT * rate / share
 
 
 def _key(plan: Plan) -> _Key:

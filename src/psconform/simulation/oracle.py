@@ -168,14 +168,24 @@ def _averages(facts: Facts) -> Breaches:
 
 def _weights(facts: Facts) -> Breaches:
     """S5: mean or sum, as declared."""
-    yield from _weighs(facts, 1 / facts.per_round if facts.schedule.reduction == "mean" else 1.0)
+    if not facts.schedule.live or facts.schedule.reduction == "sum":
+        yield from _weighs(facts, 1 / facts.per_round if facts.schedule.reduction == "mean" else 1.0)
+        return
+    for column in facts.columns:
+        number = Counter(step for _, step in column.counts)  # workers in each round
+        for index, entry in enumerate(column.entries):
+            yield from _weighs_one(column, index, 1 / number[entry.step])
 
 
 def _weighs(facts: Facts, declared: float) -> Breaches:
     for column in facts.columns:
-        for index, entry in enumerate(column.entries):
-            if abs(entry.weight - declared) > 1e-6:
-                yield column.breach(index, f"has weight {entry.weight:g}, not {declared:g}")
+        for index in range(len(column.entries)):
+            yield from _weighs_one(column, index, declared)
+
+
+def _weighs_one(column: Column, index: int, declared: float) -> Breaches:
+    if abs(column.entries[index].weight - declared) > 1e-6:
+        yield column.breach(index, f"has weight {column.entries[index].weight:g}, not {declared:g}")
 
 
 def _on_arrival(facts: Facts) -> Breaches:

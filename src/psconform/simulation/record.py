@@ -210,6 +210,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         reduction=schedule.reduction if schedule.sync else DEFAULTS[update].reduction,
         recovery="checkpoint" if schedule.every else "none",
         liveness="progress",
+        divisor="live" if schedule.live else "any",
         **modes,
     )
     return Manifest(

@@ -62,6 +62,7 @@ class Schedule:
     delivery: str = "exactly-once"
     every: int = 0
     drop_after: float = 0.0
+    live: bool = False
     skips: tuple[int, ...] = ()
     versions: bool = True
     compute_s: float = 0.005
@@ -87,6 +88,7 @@ class Schedule:
             per_round=(self.quorum or self.workers) if self.sync else 0,
             last=self.steps,
             mean=self.reduction == "mean",
+            live=self.live,
             aware=self.mode == "staleness-aware",
             once=self.delivery != "at-least-once",
             skipped=frozenset(self.skips),
@@ -186,7 +188,7 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
         found = [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
     if schedule.every and schedule.sync and schedule.seed % GANG == 2:  # one is evicted, and may never come back
         found.append(_leaves(schedule, random))
-        schedule = replace(schedule, drop_after=random.choice((0.5, 2.0)))
+        schedule = replace(schedule, drop_after=random.choice((0.5, 2.0)), live=random.random() < 0.5)
     return replace(schedule, faults=tuple(found))
 
 

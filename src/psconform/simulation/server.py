@@ -76,6 +76,7 @@ class Rules:
         per_round: so many gradients make a round; 0: each is applied as it arrives.
         last: after so many rounds every gradient is late.
         mean: a round is their mean, not their sum.
+        live: one without some workers is the mean of those that are in it, not of all.
         aware: the rate is divided by the staleness.
         once: a gradient that was applied is not applied again.
         skipped: rounds that change nothing, for a gradient overflows, and that every worker is refused.
@@ -85,6 +86,7 @@ class Rules:
     per_round: int = 0
     last: int = 0
     mean: bool = True
+    live: bool = False
     aware: bool = False
     once: bool = True
     skipped: frozenset[int] = frozenset()
@@ -221,9 +223,10 @@ class Server:
             self.commit(tuple(self.left[member.worker, member.seen] for member in members))
 
     def commit(self, members: tuple[Push, ...]) -> None:
-        """Complete a round: its mean, or sum, is one update. For a worker that is absent, a mean has a zero."""
+        """Complete a round: its mean, or sum, is one update."""
+        number = len(members) if self.rules.live else self.rules.per_round
         for push in members:
-            self.apply(push, 1 / self.rules.per_round if self.rules.mean else 1.0)
+            self.apply(push, 1 / number if self.rules.mean else 1.0)
         self.offered, self.evicted = {}, set()
         self.rounds += (members,)
         self.version += 1

@@ -75,6 +75,7 @@ class Target:
         dynamic_work: each worker takes as many steps as it comes to, and may end before others.
         min_workers: the least of a layout.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
+        learning_rate: of the gradient of one worker alone, with plain SGD; None: what calibration finds is right.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
         shared: all tasks have one cluster spec.
         push_alone: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
@@ -100,6 +101,7 @@ class Target:
     dynamic_work: bool = False
     min_workers: int = 1
     batches: bool = False
+    learning_rate: float | None = None
     phases: Mapping[str, str] | None = None
     shared: bool = False
     push_alone: bool = False

@@ -53,6 +53,7 @@ class _File(_Strict):
     dynamic_work: bool = False
     min_workers: Annotated[int, Field(ge=1, le=64)] = 1
     batches: bool = False
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cluster_spec: Literal["own", "shared"] = "own"
     push_alone: bool = False
     image: Annotated[str, Field(pattern=f"^({IMAGE})?$")] = ""
@@ -111,6 +112,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         dynamic_work=file.dynamic_work,
         min_workers=file.min_workers,
         batches=file.batches,
+        learning_rate=file.learning_rate,
         shared=file.cluster_spec == "shared",
         push_alone=file.push_alone,
         image=file.image,
