@@ -164,6 +164,15 @@ def test_the_ledger_shows_what_the_model_applied(tmp_path):
                 assert worker.reads.gradients(variable)[index] == len(view.entries)
 
 
+@pytest.mark.parametrize("seed", [2008673, 1008425])
+def test_a_worker_that_was_never_answered_leaves_nothing_unknown(tmp_path, seed):
+    """It was killed before it had an answer, and evicted; or delivery is at-most-once, and all that it sent was lost."""
+    simulate(draw(seed), tmp_path / "run")
+    judged = judge_folder(tmp_path / "run")
+    assert any(not len(worker.acked) for worker in judged.history.workers)
+    assert judged.exit_code == 0, explain(judged)
+
+
 @pytest.mark.engine
 def test_a_hundred_runs_in_one_table():
     command = [sys.executable, "-m", "psconform", "simulate", "--runs", "100"]

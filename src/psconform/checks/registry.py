@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from ..claims import BY_OPTION, LEVELS
 from ..extensions import load
-from ..history.model import FAILED, History, Worker
+from ..history.model import FAILED, UNKNOWN, History, Worker
 from ..probe import ENTRIES, WEIGHTS
 from ..verdict import Verdict, not_judged, unknown
 from ..workloads import all_workloads
@@ -227,12 +227,23 @@ def _doubt(check: Check, history: History) -> str:
     few = [str(worker) for worker in staying if len(worker.reads) < check.reads and len(worker.pushes)]
     if few:
         return f"too few reads: {', '.join(few)} made less than {check.reads} (probe.read comes before each probe.push)"
-    silent = [str(worker) for worker in staying if not len(worker.acked) and not _all_late(history, worker)]
+    unheard = [worker for worker in staying if not len(worker.acked) and not _all_late(history, worker)]
+    silent = [str(worker) for worker in unheard if not _never_answered(history, worker)]
     if check.acked and silent:
         return f"no gradient of {', '.join(silent)} was acknowledged as ok: does the trainer call probe.ack?"
     if check.finite and history.finite is not history:
         return "a NaN or Inf in the parameters hides what was applied (C3)"
     return history.disagreement if check.finite else ""
+
+
+def _never_answered(history: History, worker: Worker) -> bool:
+    """It died each time before it had an answer; or all that it sent was lost, as at-most-once delivery may have it."""
+    pushes = worker.pushes
+    if history.claims.delivery == "at-most-once" and history.disturbed:
+        return bool(((pushes.outcome == UNKNOWN) & (pushes.answered > 0)).all())
+    due = pushes.take(~history.excused[worker.index, pushes.step])
+    deaths = int(worker.reads.life.max(initial=0)) + (not worker.ended)
+    return bool((due.outcome == UNKNOWN).all()) and len(due) <= deaths
 
 
 def _all_late(history: History, worker: Worker) -> bool:
