@@ -179,7 +179,7 @@ def test_a_hundred_runs_in_one_table():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     said = done.stdout.splitlines()[-1]
-    assert said.startswith("VALID: 0 accused (with 95 % confidence at most 3 % of such runs are), 0 undecided"), said
+    assert said.startswith("VALID: 0 accused (with 95 % confidence at most 3 % of such runs are), 0 undecided")
 
 
 def test_each_mode_of_the_command_line_is_simulated(tmp_path):
