@@ -32,12 +32,16 @@ class Factors:
     kinds: tuple[str, ...]
     asked: tuple[str, ...]
     moments: tuple[str, ...]
+    roles: tuple[str, ...] = ROLE
     left_out: tuple[tuple[str, str], ...] = ()
 
     def product(self) -> list[Case]:
         """All there is."""
-        workers = [role for role in ROLE if role.startswith("worker")]
-        return [*product(self.kinds, ROLE, UPDATE, self.moments), *product(self.asked, workers, UPDATE, self.moments)]
+        workers = [role for role in self.roles if role.startswith("worker")]
+        return [
+            *product(self.kinds, self.roles, UPDATE, self.moments),
+            *product(self.asked, workers, UPDATE, self.moments),
+        ]
 
     def pairs(self) -> list[Case]:
         """So few of them that each two values of different factors that may meet do so in one of them.
@@ -45,8 +49,11 @@ class Factors:
         An array for each sort of kinds: one array with a filter leaves pairs out (allpairspy 2.5.1 ends where no value
         of a factor passes the filter).
         """
-        workers = [role for role in ROLE if role.startswith("worker")]
-        return [*_array(self.kinds, ROLE, UPDATE, self.moments), *_array(self.asked, workers, UPDATE, self.moments)]
+        workers = [role for role in self.roles if role.startswith("worker")]
+        return [
+            *_array(self.kinds, self.roles, UPDATE, self.moments),
+            *_array(self.asked, workers, UPDATE, self.moments),
+        ]
 
 
 def factors_of(target: Target, launcher: str = "process") -> Factors:
@@ -63,7 +70,10 @@ def factors_of(target: Target, launcher: str = "process") -> Factors:
     asked = tuple(name for name, kind in kinds().items() if kind.asked)
     lacking = {name: lacks for name in asked if launcher != "docker" and (lacks := kinds()[name].lacks)}
     left_out += [(name, f"needs {lacks}") for name, lacks in lacking.items()]
-    return Factors(drawn, tuple(name for name in asked if name not in lacking), moments, tuple(left_out))
+    most = {"ps": target.span("ps")[1], "worker": target.span("workers")[1]}
+    roles = tuple(role for role in ROLE if int(role.partition(":")[2]) < most[role.partition(":")[0]])
+    left_out += [(role, "the target takes fewer tasks (its target.toml)") for role in ROLE if role not in roles]
+    return Factors(drawn, tuple(name for name in asked if name not in lacking), moments, roles, tuple(left_out))
 
 
 def _array(*factors: Sequence[str]) -> list[Case]:

@@ -16,11 +16,14 @@ from psconform.faults.fault import SENT, Fault
 from psconform.faults.kinds import kinds
 from psconform.faults.plan_file import plan_text
 from psconform.faults.proxy_faults import STALL
+from psconform.layout import Layout
 from psconform.plugin import chosen, need, tally
 from psconform.targets.lookup import find_target
 
 Judge = Callable[..., Run]
 STEPS = 40
+LAYOUT = find_target(chosen.target).nearest(Layout(ps=2, workers=2 if chosen.small else 3))
+"""Of the clusters that are broken, as far as the target takes so many tasks."""
 anywhere = pytest.mark.psconform_anywhere
 
 

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from psconform.faults.plan_file import parse_plan
-from psconform.layout import Layout
 from psconform.plugin import chosen
 from psconform.targets.lookup import find_target
 
 from .covering import UPDATE
-from .survive import STEPS, Judge, anywhere, crossed, must_survive
+from .survive import LAYOUT, STEPS, Judge, anywhere, crossed, must_survive
 
-LAYOUT = Layout(ps=2, workers=2 if chosen.small else 3)
 TARGET = find_target(chosen.target)
-WORKER = ("worker:0", "worker:1")
+WORKER = ("worker:0", "worker:1")[: LAYOUT.workers]
 """worker:0 is the chief."""
 
 

@@ -12,7 +12,7 @@ from psconform.faults.kinds import kinds
 from psconform.faults.process_faults import KILL
 from psconform.layout import Task
 
-from .survive import STEPS, Judge, anywhere, crossed, must_survive, survives
+from .survive import LAYOUT, STEPS, Judge, anywhere, crossed, must_survive, survives
 
 EVERY = 5
 """Steps of the chief between two checkpoints: there are some older ones when one is damaged."""
@@ -37,7 +37,7 @@ def test_the_newest_checkpoint_is_damaged_and_a_ps_is_lost(
         Fault(kind=kind, region=NEWEST, when=when),
         Fault(kind=KILL.name, task=Task("ps", 0), when=when, restart_after_s=0.2),
     ]
-    must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
+    must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=EVERY)
 
 
 def of_disk(kind: str) -> Fault:
@@ -50,7 +50,7 @@ def of_disk(kind: str) -> Fault:
 @in_modes(*LASTING)
 def test_the_disk_fails_for_a_while(judge: Judge, tmp_path: Path, update: str, kind: str) -> None:
     """R1, R2, L1: training goes on, and ends with everything applied once."""
-    must_survive(judge, [of_disk(kind)], folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
+    must_survive(judge, [of_disk(kind)], folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=EVERY)
 
 
 @in_modes(*reversed(LASTING))
@@ -58,4 +58,4 @@ def test_a_ps_is_lost_while_the_disk_fails(judge: Judge, tmp_path: Path, update:
     """R3, R7: it is restored as soon as that can be done, from the newest checkpoint that became durable."""
     when = When("before-push", STEPS // 2, task="worker:0")
     faults = [of_disk(kind), Fault(kind=KILL.name, task=Task("ps", 0), when=when, restart_after_s=0.2)]
-    must_survive(judge, faults, folder=tmp_path, layout="ps=2,worker=2", update=update, checkpoint_every=EVERY)
+    must_survive(judge, faults, folder=tmp_path, layout=LAYOUT.text, update=update, checkpoint_every=EVERY)

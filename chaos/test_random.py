@@ -19,7 +19,7 @@ from psconform.targets.lookup import find_target
 from .survive import STEPS, Judge, anywhere, available, lacking, must_survive, survives, trains
 
 TARGET = find_target(chosen.target)
-PS, WORKERS = st.integers(1, 2 if chosen.small else 3), st.integers(2, 2 if chosen.small else 3)
+MOST = 2 if chosen.small else 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Broken:
 @st.composite
 def broken(draws: st.DrawFn, update: str) -> Broken:
     """One to three faults of whatever kinds this target can be broken by: of more, one may hide another's effect."""
-    layout = draws(st.builds(Layout, ps=PS, workers=WORKERS, update=st.just(update)))
+    layout = Layout(ps=draws(st.integers(1, MOST)), workers=draws(st.integers(2, MOST)), update=update)
+    layout = TARGET.nearest(layout)
     faults = draw(
         draws(st.randoms(use_true_random=False)),
         drawn_kinds(containers=True) if chosen.launcher == "docker" else available(drawn_kinds()),

@@ -18,14 +18,11 @@ from psconform.targets.lookup import find_target
 Judge = Callable[..., Run]
 Numbers = st.SearchStrategy[int]
 MOST_PS, MOST_WORKERS = (2, 3) if chosen.small else (3, 4)
-NONE, ONE, UP_TO_3, UP_TO_4, USUAL_STEPS = (
-    st.just(0),
-    st.just(1),
-    st.integers(1, MOST_PS),
-    st.integers(1, MOST_WORKERS),
-    st.integers(2, 60),
-)
-SOME, SEVERAL = st.integers(2, MOST_WORKERS - 1), st.integers(2, MOST_WORKERS)
+NONE, ONE, USUAL_STEPS = st.just(0), st.just(1), st.integers(2, 60)
+Span = tuple[int, int]
+"""The least and the most tasks of a job."""
+NO_PS, UP_TO_3, UP_TO_4 = (0, 0), (1, MOST_PS), (1, MOST_WORKERS)
+SOME, SEVERAL = (2, MOST_WORKERS - 1), (2, MOST_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,8 @@ class Example:
 def examples(
     update: str,
     *,
-    ps: Numbers = UP_TO_3,
-    workers: Numbers = UP_TO_4,
+    ps: Span = UP_TO_3,
+    workers: Span = UP_TO_4,
     steps: Numbers = USUAL_STEPS,
     reads: Numbers = ONE,
     read_every: Numbers = ONE,
@@ -63,12 +60,11 @@ def examples(
     """Clusters of one update mode, within what the target supports; ``mode`` are other options of a run."""
     target = find_target(chosen.target)
     reductions = reductions or (target.reductions if update == "sync" else ("mean",))
-    ps = ps if "ps" in target.exchanges else NONE
     return st.builds(
         Example,
         update=st.just(update),
-        ps=ps,
-        workers=workers,
+        ps=_tasks("ps", ps) if "ps" in target.exchanges and ps != NO_PS else NONE,
+        workers=_tasks("workers", workers),
         steps=steps,
         seed=st.integers(0, 2**31 - 1),
         reduction=st.sampled_from(reductions),
@@ -79,6 +75,14 @@ def examples(
         gpus=gpus,
         mode=st.fixed_dictionaries(mode).map(lambda drawn: tuple(drawn.items())),
     )
+
+
+def _tasks(job: str, span: Span) -> Numbers:
+    """As many as the test and the target take; a test that needs more than the target takes is skipped as it draws."""
+    (least, most), (fewest, limit) = span, find_target(chosen.target).span(job)
+    if least > limit:
+        return st.builds(pytest.skip, st.just(f"the target takes at most {limit} {job} (max_{job} in its target.toml)"))
+    return st.integers(max(least, fewest), max(min(most, limit), fewest))
 
 
 anywhere = pytest.mark.psconform_anywhere

@@ -28,7 +28,7 @@ def test_read_patterns(judge: Judge, example: Example) -> None:
 
 
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("async", workers=st.just(MOST_WORKERS), ps=st.integers(1, 2), steps=st.integers(100, 200)))
+@given(example=examples("async", workers=(MOST_WORKERS, MOST_WORKERS), ps=(1, 2), steps=st.integers(100, 200)))
 def test_contention(judge: Judge, example: Example) -> None:
     """All workers there may be push to one or two servers as fast as they can: unlocked updates would get lost."""
     must_hold(judge, example)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from psconform.plugin import suite_settings
 
-from .drawn import NONE, SEVERAL, Example, Judge, anywhere, averages, examples, exchanges, must_hold, needs, takes
+from .drawn import NO_PS, SEVERAL, Example, Judge, anywhere, averages, examples, exchanges, must_hold, needs, takes
 
 STEPS = st.integers(5, 80)
 
@@ -45,7 +45,7 @@ def test_stale_gradients_count_less(judge: Judge, example: Example) -> None:
 @needs("sync")
 @exchanges("all-reduce")
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("sync", ps=NONE, steps=STEPS, reads=st.integers(1, 2)))
+@given(example=examples("sync", ps=NO_PS, steps=STEPS, reads=st.integers(1, 2)))
 def test_replicas_stay_equal(judge: Judge, example: Example) -> None:
     """S7, and S1, S5, R1 on every replica."""
     must_hold(judge, example)
@@ -58,7 +58,9 @@ def test_replicas_stay_equal(judge: Judge, example: Example) -> None:
 @averages()
 @suite_settings(quick=1, ci=3, nightly=40)
 @given(
-    example=examples("sync", ps=NONE, workers=SEVERAL, steps=STEPS, reductions=("mean",), local_steps=st.integers(2, 9))
+    example=examples(
+        "sync", ps=NO_PS, workers=SEVERAL, steps=STEPS, reductions=("mean",), local_steps=st.integers(2, 9)
+    )
 )
 def test_local_steps_are_averaged(judge: Judge, example: Example) -> None:
     """C5."""

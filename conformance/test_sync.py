@@ -37,7 +37,7 @@ def test_the_first_round_is_as_good_as_the_hundredth(judge: Judge, example: Exam
 
 
 @suite_settings(quick=1, ci=3, nightly=40)
-@given(example=examples("sync", ps=st.integers(1, 2), workers=SOME, steps=st.integers(150, 300)))
+@given(example=examples("sync", ps=(1, 2), workers=SOME, steps=st.integers(150, 300)))
 def test_long_runs(judge: Judge, example: Example) -> None:
     """Hundreds of rounds: rare interleavings of pushes, commits and reads get their chance."""
     must_hold(judge, example)

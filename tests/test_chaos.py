@@ -61,6 +61,13 @@ def test_every_two_values_that_may_meet_do_so_in_profile_ci(monkeypatch, lacks):
     assert not factors_of(reference(), "docker").left_out, "the image has it"
 
 
+def test_a_task_that_a_target_does_not_have_is_not_struck():
+    lone = factors_of(dataclasses.replace(reference(), max_ps=1))
+    assert lone.roles == ("worker:0", "worker:1", "ps:0")
+    assert {role for _, role, _, _ in lone.pairs()} == {*lone.roles}
+    assert dict(lone.left_out)["ps:1"].startswith("the target takes fewer tasks")
+
+
 def test_what_a_target_cannot_be_broken_by_is_left_out_and_said():
     shared = factors_of(dataclasses.replace(reference(), shared=True))
     assert {name for name, _ in shared.left_out} >= {"sent", "slow-close"}

@@ -166,7 +166,7 @@ def test_the_ledger_shows_what_the_model_applied(tmp_path):
 
 @pytest.mark.parametrize("seed", [2008673, 1008425])
 def test_a_worker_that_was_never_answered_leaves_nothing_unknown(tmp_path, seed):
-    """It was killed before it had an answer, and evicted; or delivery is at-most-once, and all that it sent was lost."""
+    """It was killed before it had an answer, and evicted; or all that it sent was lost (at-most-once)."""
     simulate(draw(seed), tmp_path / "run")
     judged = judge_folder(tmp_path / "run")
     assert any(not len(worker.acked) for worker in judged.history.workers)

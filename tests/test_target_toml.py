@@ -8,6 +8,7 @@ from psconform.errors import BadInput
 from psconform.layout import Layout, Task
 from psconform.options import Options
 from psconform.runner.plan import make_plan
+from psconform.runner.random_layouts import make_plans
 from psconform.targets.toml import load_target
 
 GOOD = """
@@ -29,6 +30,28 @@ def load(folder, text):
     path = folder / "target.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return load_target(path)
+
+
+LIMITS = "max_ps = 1\nmin_workers = 2\nmax_workers = 3\n"
+
+
+def test_its_clusters_have_as_many_tasks_as_it_says(tmp_path):
+    limited = load(tmp_path, LIMITS + GOOD)
+    assert limited.nearest(Layout(ps=2, workers=1)) == Layout(ps=1, workers=2)
+    assert limited.nearest(Layout(ps=1, workers=9)) == Layout(ps=1, workers=3)
+    for layout, says in (
+        ("ps=2,worker=2", "takes at most 1 ps"),
+        ("ps=1,worker=1", "takes at least 2 workers"),
+        ("ps=1,worker=4", "takes at most 3 workers"),
+    ):
+        with pytest.raises(BadInput, match=f"--layout: target mine {says}, got '{layout}'"):
+            make_plan(Options(tmp_path / "target.toml", layout=layout, update="async"))
+    plans = make_plans(Options(tmp_path / "target.toml", out=tmp_path, update="async"), repeat=40, random_layouts=True)
+    assert {(plan.layout.ps, plan.layout.workers) for plan in plans} == {(1, 2), (1, 3)}
+    with pytest.raises(BadInput, match=r"target.toml: min_ps: is more than max_ps \(2\), got 3"):
+        load(tmp_path, "min_ps = 3\nmax_ps = 2\n" + GOOD)
+    with pytest.raises(BadInput, match="max_workers"):
+        load(tmp_path, "max_workers = 65\n" + GOOD)
 
 
 SUMS = '[claims.sync]\nreduction = "sum"'

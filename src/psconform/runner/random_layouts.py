@@ -11,7 +11,7 @@ from typing import Any
 
 from ..defect import Defect
 from ..errors import BadInput
-from ..layout import Layout
+from ..layout import MAX_TASKS, Layout
 from ..options import OPTIONS, Options
 from ..targets.lookup import find_target
 from ..targets.reference import DEFECTS
@@ -61,6 +61,8 @@ def drawn(
     fewest_ps: int = 1,
     last_step: int = 0,
     emulated: bool = False,
+    ps: tuple[int, int] = (1, MAX_TASKS),
+    workers: tuple[int, int] = (1, MAX_TASKS),
 ) -> dict[str, Any]:
     """Layout, steps, reads and read_every of run ``i``: the same whenever ``seed`` and ``i`` are.
 
@@ -77,19 +79,23 @@ def drawn(
         fewest_ps: so many ps must be there.
         last_step: the last step that an option names.
         emulated: workers have GPUs, which are none.
+        ps: the least and the most that the target takes.
+        workers: the same.
     """
-    most = max(WORKERS, needs.workers)
+    most = min(max(WORKERS, needs.workers, workers[0]), workers[1])
+    most_ps = min(max(PS, needs.ps, ps[0]), ps[1])
     least = max(LEAST_STEPS, needs.steps, -(-needs.gradients // most), last_step + 1)
     if steps < least:
         raise BadInput("--steps", f"must be at least {least} to draw from with --random-layouts", value=steps)
-    fewest = max(needs.workers, slowest + 1, -(-needs.gradients // steps))
+    fewest = max(needs.workers, slowest + 1, -(-needs.gradients // steps), workers[0])
+    least_ps = max(needs.ps, fewest_ps, ps[0])
     if fewest > most:
-        raise BadInput("--random-layouts", f"draws at most {most} workers", value=f"worker:{slowest}")
-    if fewest_ps > PS:
-        raise BadInput("--random-layouts", f"draws at most {PS} ps", value=f"ps:{fewest_ps - 1}")
+        raise BadInput("--random-layouts", f"draws at most {most} workers", value=f"worker:{fewest - 1}")
+    if least_ps > most_ps:
+        raise BadInput("--random-layouts", f"draws at most {most_ps} ps", value=f"ps:{least_ps - 1}")
     generator = random.Random(f"{seed}:{i}")
     shape = Layout(
-        ps=0 if replicas or needs.all_reduce else generator.randint(max(needs.ps, fewest_ps), max(PS, needs.ps)),
+        ps=0 if replicas or needs.all_reduce else generator.randint(least_ps, most_ps),
         workers=generator.randint(fewest, most),
     )
     length = generator.randint(max(least, -(-needs.gradients // shape.workers)), steps)
@@ -101,7 +107,7 @@ def drawn(
 
 
 def _limits(options: Options) -> dict[str, Any]:
-    needs = DEFECTS.get(options.defect, Defect("", "", ""))
+    needs, target = DEFECTS.get(options.defect, Defect("", "", "")), find_target(str(options.target))
     if "local_steps" in needs.mode:
         needs = replace(needs, steps=max(needs.steps, options.local_steps))
     struck = [text for given in (options.kill, options.stop, options.poison) for text in _listed(given)]
@@ -114,11 +120,13 @@ def _limits(options: Options) -> dict[str, Any]:
         "steps": options.steps,
         "needs": replace(needs, workers=max(needs.workers, options.quorum)),
         "bounded": options.staleness is not None,
-        "replicas": options.local_steps > 1 or find_target(str(options.target)).exchanges == ("all-reduce",),
+        "replicas": options.local_steps > 1 or target.exchanges == ("all-reduce",),
         "slowest": max(others, *(_index(text, "worker") for text in ("", *slow, *batches, *struck))),
         "fewest_ps": 1 + max(_index(text, "ps") for text in ("", *struck)),
         "last_step": max(steps, default=0),
         "emulated": options.emulate_gpus,
+        "ps": target.span("ps"),
+        "workers": target.span("workers"),
     }
 
 

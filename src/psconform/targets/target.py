@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Formatter
 
 from ..claims import Claims
 from ..errors import BadInput
-from ..layout import Command, Layout, Task
+from ..layout import MAX_TASKS, Command, Layout, Task
 from ..options import OPTIONS as RUN_OPTIONS
 from ..options import REDUCTIONS, UPDATES
 from ..parts import Part
@@ -73,7 +73,7 @@ class Target:
         preload: modules that a warm process imports before it forks tasks; None: tasks are started cold.
         exchanges: through parameter servers (``ps``), by ``all-reduce`` of replicas, or both.
         dynamic_work: each worker takes as many steps as it comes to, and may end before others.
-        min_workers: the least of a layout.
+        min_ps, max_ps, min_workers, max_workers: how many tasks of a job its clusters have, replicas none of ``ps``.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
         learning_rate: of the gradient of one worker alone, with plain SGD; None: what calibration finds is right.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
@@ -99,7 +99,10 @@ class Target:
     exchanges: tuple[str, ...] = ("ps",)
     compressions: tuple[str, ...] = ("none",)
     dynamic_work: bool = False
+    min_ps: int = 1
+    max_ps: int = MAX_TASKS
     min_workers: int = 1
+    max_workers: int = MAX_TASKS
     batches: bool = False
     learning_rate: float | None = None
     phases: Mapping[str, str] | None = None
@@ -133,9 +136,24 @@ class Target:
 
     def fits(self, layout: Layout) -> None:
         """Raises BadInput if this target is of another cluster; most are of any."""
-        if layout.workers < self.min_workers:
-            problem = f"target {self.name} needs {self.min_workers} workers"
-            raise BadInput("--layout", problem, value=layout.text, hint="That is min_workers in its target.toml")
+        counts = {"workers": layout.workers} | ({"ps": layout.ps} if layout.ps else {})
+        for job, count in counts.items():
+            least, most = self.span(job)
+            if not least <= count <= most:
+                number = f"at least {least}" if count < least else f"at most {most}"
+                hint = f"min_{job} and max_{job} in its target.toml say so"
+                raise BadInput("--layout", f"target {self.name} takes {number} {job}", value=layout.text, hint=hint)
+
+    def span(self, job: str) -> tuple[int, int]:
+        """The least and the most tasks of ``ps`` or ``workers`` in its clusters; of replicas there is no ps."""
+        return (self.min_ps, self.max_ps) if job == "ps" else (self.min_workers, self.max_workers)
+
+    def nearest(self, layout: Layout) -> Layout:
+        """The layout that it takes with the least difference in its number of tasks."""
+        ps, workers = (
+            min(max(getattr(layout, job), self.span(job)[0]), self.span(job)[1]) for job in ("ps", "workers")
+        )
+        return replace(layout, ps=ps if layout.ps else 0, workers=workers)
 
     def claimed(self, layout: Layout, compression: str = "none") -> Claims:
         """The claims that hold for a layout; raises BadInput if the target does not support it.

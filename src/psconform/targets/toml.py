@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..files import read_text
+from ..layout import MAX_TASKS
 from ..options import REDUCTIONS, UPDATES
 from ..workloads import find_workload
 from .target import IMAGE, PLACEHOLDERS, Job, Ready, Target, fill
 
 Words = Annotated[list[str], Field(min_length=1)]
+_Number = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 
 
 class _Strict(BaseModel):
@@ -51,7 +53,10 @@ class _File(_Strict):
     workloads: Annotated[list[str], Field(min_length=1)] = ["ledger"]
     compressions: Annotated[list[str], Field(min_length=1)] = ["none"]
     dynamic_work: bool = False
-    min_workers: Annotated[int, Field(ge=1, le=64)] = 1
+    min_ps: _Number = 1
+    max_ps: _Number = MAX_TASKS
+    min_workers: _Number = 1
+    max_workers: _Number = MAX_TASKS
     batches: bool = False
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cluster_spec: Literal["own", "shared"] = "own"
@@ -95,6 +100,10 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
     if file.jobs.ps is None and "async" in claims:
         hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
         raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
+    for job in ("ps", "workers"):
+        least, most = (getattr(file, f"{bound}_{job}") for bound in ("min", "max"))
+        if least > most:
+            raise BadInput(f"{path}: min_{job}", f"is more than max_{job} ({most})", value=least)
     used = {name for name in ("optimizer", "schedule", "learning_rate") if any(job.uses(name) for job in jobs.values())}
     if used and "learning_rate" not in used:
         hint = "With an optimizer or a schedule the learning rate is the trainer's to apply"
@@ -110,7 +119,10 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         workloads=tuple(file.workloads),
         compressions=tuple(file.compressions),
         dynamic_work=file.dynamic_work,
+        min_ps=file.min_ps,
+        max_ps=file.max_ps,
         min_workers=file.min_workers,
+        max_workers=file.max_workers,
         batches=file.batches,
         learning_rate=file.learning_rate,
         shared=file.cluster_spec == "shared",
