@@ -367,7 +367,7 @@ def reduction(history: History) -> Verdict:
     if not whole.any() and not lines:
         return not_judged("needs a round with the gradients of all workers")
     # else the weight that most share is that of rounds without a worker
-    shared = history.divisor != "mixed" and (not evicts or bool(history.last.plain[:, :, whole].any()))
+    shared = not lines and (not evicts or bool(history.last.plain[:, :, whole].any()))
     if shared and history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "

@@ -338,7 +338,9 @@ class History:
         refused = np.zeros(self.steps, np.bool_)
         for worker in self.workers if self.layout.update == "sync" and not self.layout.quorum else ():
             refused[worker.pushes.step] |= worker.pushes.refused > 0
-        return np.asarray(refused & (self.outcomes != OK).all(axis=0) & ~self.last.ever.any(axis=(0, 1)))
+        due = (np.arange(self.steps) < self.due[:, np.newaxis]) & ~self._absent(NEWEST)
+        pushed = ((self.outcomes != 0) | ~due).all(axis=0)
+        return np.asarray(refused & pushed & (self.outcomes != OK).all(axis=0) & ~self.last.ever.any(axis=(0, 1)))
 
     def _absent(self, epoch: int) -> Bools:
         """bool[W, K]: gone on without, as a read of that epoch shows it: said in it or before, and not accepted since.

@@ -36,13 +36,20 @@ def weights_of(history: History, short: Bools) -> Floats:
     """
     there: Bools = np.array(history.last.ever.all(axis=0))
     whole: Bools = np.array(there.all(axis=0))
-    most, least = history.last.most, history.last.least
-    usual = float(np.median(most[:, :, whole])) if whole.any() else 1.0
+    odd, held = history.last.odd, history.last.plain.astype(np.float64)  # [V, W, K], inf: more at one end
+    shown = odd.take(~odd.zero)
+    even = np.abs(shown.head - shown.tail) <= COUNT_TOLERANCE * np.maximum(1.0, np.abs(shown.head))
+    held[shown.variable, shown.peer, shown.step] = np.where(even, shown.head, np.inf)
+    usual = float(np.median(held[:, :, whole])) if whole.any() else 1.0
     weights = np.full(history.steps, np.nan)
     for step in np.flatnonzero(short).tolist():
-        counts = np.concatenate([ends[:, there[:, step], step].ravel() for ends in (most, least)]) / (usual or 1.0)
-        alike = np.ptp(counts) <= COUNT_TOLERANCE * max(1.0, float(counts.max()))
-        weights[step] = counts.mean() if alike else np.inf
+        counts = held[:, there[:, step], step].ravel() / (usual or 1.0)
+        least = counts[np.argmin(np.abs(counts))]
+        weights[step] = np.inf
+        if np.isfinite(counts).all() and least:
+            times = counts / least  # twice, three times is a duplicate, which is for R1
+            if (np.abs(times - np.rint(times)) <= COUNT_TOLERANCE * np.abs(times)).all():
+                weights[step] = least
     return weights
 
 

@@ -102,10 +102,11 @@ def _contributors(facts: Facts) -> Breaches:
     """S3: a round has the same gradients in every variable; it is refused to all workers, or to none."""
     size = facts.per_round
     if not facts.schedule.quorum:
-        last = {(what.worker, what.step): what.outcome for what in facts.told}
+        taken = {(what.worker, what.step) for what in facts.told if what.outcome == "ok"}
+        refused = Counter((what.worker, what.step) for what in facts.told if what.outcome == "failed")
         for step in range(facts.schedule.steps):
             due = {(worker, step) for worker in range(facts.schedule.workers)} - facts.evicted
-            if {"ok", "failed"} <= {last.get(grad) for grad in due}:
+            if due & taken and any(refused[grad] == facts.tries(grad) > 0 for grad in due - taken):
                 yield Breach(True, f"round {step} was refused to some")
     for one, other in permutations(facts.columns, 2):
         if one.epoch != other.epoch:
@@ -167,7 +168,19 @@ def _averages(facts: Facts) -> Breaches:
 
 
 def _weights(facts: Facts) -> Breaches:
-    """S5: mean or sum, as declared."""
+    """S5: mean or sum, as declared. A round without an evicted worker may have other weights; one of all tells."""
+    everyone = range(facts.schedule.workers)
+    whole = not facts.evicted or any(
+        all((worker, step) in column.counts for worker in everyone)
+        for column in facts.live
+        for step in range(facts.schedule.steps)
+        if not any((worker, step) in facts.evicted for worker in everyone)
+    )
+    for breach in _weighed(facts):
+        yield Breach(breach.shown and whole, breach.why)
+
+
+def _weighed(facts: Facts) -> Breaches:
     if not facts.schedule.live or facts.schedule.reduction == "sum":
         yield from _weighs(facts, 1 / facts.per_round if facts.schedule.reduction == "mean" else 1.0)
         return
