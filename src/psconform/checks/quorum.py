@@ -86,7 +86,7 @@ def _rounds_off(history: History, worker: Worker, *, counters: bool) -> Iterator
 def _too_many(history: History) -> Iterator[str]:
     """More than R gradients of a variable that were computed at one version: one of them was applied in a later round.
 
-    Of one that was sent again, nobody knows which attempt was taken, and the first may be of an earlier read.
+    A gradient that was sent again is left out: the attempt that was taken may have been computed at an earlier read.
     """
     size = history.layout.quorum
     for variable in range(history.variables):

@@ -240,10 +240,10 @@ def _never_answered(history: History, worker: Worker) -> bool:
     """It died each time before it had an answer; or all that it sent was lost, as at-most-once delivery may have it."""
     pushes = worker.pushes
     if history.claims.delivery == "at-most-once" and history.disturbed:
-        return bool(((pushes.outcome == UNKNOWN) & (pushes.answered > 0)).all())
+        return len(pushes) > 0 and bool(((pushes.outcome == UNKNOWN) & (pushes.answered > 0)).all())
     due = pushes.take(~history.excused[worker.index, pushes.step])
     deaths = int(worker.reads.life.max(initial=0)) + (not worker.ended)
-    return bool((due.outcome == UNKNOWN).all()) and len(due) <= deaths
+    return len(pushes) > 0 and bool((due.outcome == UNKNOWN).all()) and len(due) <= deaths
 
 
 def _all_late(history: History, worker: Worker) -> bool:
