@@ -219,8 +219,8 @@ def one_contributor_set(history: History) -> Verdict:
 
 
 def _refused_to_some(history: History) -> Iterator[str]:
-    """Rounds of all workers that some of them were refused, and others not."""
-    refused = (history.outcomes == FAILED) & ~history.excused
+    """Rounds of all workers that some of them were refused, and others not; R1 names those that show all the same."""
+    refused = (history.outcomes == FAILED) & ~history.excused & ~history.last.contributed.any(axis=0)
     some = refused.any(axis=0) & history.accepted.any(axis=0) & (history.layout.quorum == 0)
     for step in np.flatnonzero(some).tolist():
         to, took = (
