@@ -103,11 +103,11 @@ def _contributors(facts: Facts) -> Breaches:
     size = facts.per_round
     if not facts.schedule.quorum:
         taken = {(what.worker, what.step) for what in facts.told if what.outcome == "ok"}
-        shown = set().union(*(column.counts for column in facts.columns))  # told otherwise, which is R1's
+        showing = set().union(*(column.counts for column in facts.columns))  # told otherwise, which is R1's
         refused = Counter((what.worker, what.step) for what in facts.told if what.outcome == "failed")
         for step in range(facts.schedule.steps):
             due = {(worker, step) for worker in range(facts.schedule.workers)} - facts.evicted
-            if due & taken and any(refused[grad] == facts.tries(grad) > 0 for grad in due - taken - shown):
+            if due & taken and any(refused[grad] == facts.tries(grad) > 0 for grad in due - taken - showing):
                 yield Breach(True, f"round {step} was refused to some")
     for one, other in permutations(facts.columns, 2):
         if one.epoch != other.epoch:
