@@ -32,6 +32,7 @@ class Trainer:
     level: tuple[str, ...] = ()  # a claim other than the usual one: dimension, level
     final = True
     names_shards = True
+    distinct = False  # each variable gets a gradient of its own, of a ledger, too
     one_event = False  # a push and its acknowledgement are recorded together
     workload = "ledger"
     poison: tuple[tuple[int, int, str], ...] = ()  # worker, step and value of gradients that are not finite
@@ -174,6 +175,7 @@ class Trainer:
 
     def _workload(self):
         fields = {"name": self.workload, "steps": self.steps, "seed": self.seed, "unit": UNIT / self.mean}
+        fields["distinct"] = self.distinct
         if self.trains:
             summed = self.sync and self.mean == 1
             fields |= {**self.training, "rate": self.training["learning_rate"] / (self.workers if summed else 1)}
@@ -187,7 +189,8 @@ class Trainer:
     def compute(self, worker, step, values):
         """The gradient of a ledger, or those of all variables."""
         probe = self.probes[worker]
-        return np.stack(probe.gradients(step, values)) if self.trains else probe.gradient(step)
+        each = self.trains or self.distinct
+        return np.stack(probe.gradients(step, values)) if each else probe.gradient(step)
 
     def judge(self, folder: Path) -> Judged:
         """Train, and judge the run."""
@@ -279,7 +282,7 @@ class Trainer:
         for server in self.servers:
             mine = [variable for variable, shard in enumerate(self.shards) if shard == server]
             for variable in mine:
-                mine_of_it = gradient[variable] if self.trains else gradient
+                mine_of_it = gradient[variable] if gradient.ndim == 2 else gradient
                 self.pending[variable] += mine_of_it * np.float32(self.weight(worker, step, variable, attempt))
                 self.applied[variable].append((worker, step))
             self.arrived[server] += 1

@@ -72,6 +72,18 @@ def test_a_constant_factor_is_seen_where_the_learning_rate_is_declared(judge, se
                 assert line in run.explain()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("workload", "guarantee"), [("ledger", "S5"), ("dense-ledger", "C4")])
+def test_gradients_of_one_variable_that_reach_another_are_named(judge, seed, workload, guarantee, monkeypatch):
+    """Matched by the order in which they are ready (pytorch/pytorch#64629), or in a bucket that is used again."""
+    target = CASES / "order-mismatch" / "target.toml"
+    for bug, line in (("", ""), ("by-order", "made for ps:1"), ("bucket-reuse", "made for ps:1")):
+        monkeypatch.setenv("BUG", bug)
+        run = judge(target, layout="ps=2,worker=2", steps=20, seed=seed, workload=workload)
+        assert run.violated == ((guarantee,) if bug else ()), run.explain()
+        assert line in run.explain()
+
+
 def test_the_healthy_one(judge):
     run = judge(CASES / "own-sampler" / "target.toml", update="async", steps=30)
     assert run.valid, run.explain()

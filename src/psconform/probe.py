@@ -23,6 +23,9 @@ for one slot per (worker, step), at the head and again at the tail of each varia
 Plain SGD turns that into a ledger: slot (w, s) holds minus the number of times that gradient was applied, times
 ``UNIT`` x learning rate x weight. docs/events.md describes the files field by field.
 
+If the trainer takes each variable's gradient from ``probe.gradients``, they differ in magnitude from variable to
+variable (``SIZES``), so that one that reaches another variable is seen there. What is recorded is in ``UNIT`` again.
+
 No call of the loop raises: what makes no sense where it is called (a second acknowledgement, values of a wrong size,
 an argument of a wrong type) is recorded as a `Slip` and logged, and nothing else of that call is recorded; where it
 cost the record something, no verdict is ``valid``. If the record cannot be written, recording stops.
@@ -60,6 +63,12 @@ from numpy.typing import NDArray
 SCHEMA = 1
 UNIT = 840.0
 """Gradient magnitude: divisible by 1 to 8, so that the mean over up to 8 workers is exact in float32."""
+SIZES = (
+    *(210, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239),
+    *(241, 251, 134, 142, 146, 158, 166, 178, 194, 202, 206, 214, 218, 226, 254),
+)
+"""Of the gradients of one variable after another, in quarters: 210 is ``UNIT``. Of two, neither fits into the other a
+whole number of times, nor a few times a few; float16 and bfloat16 hold each of them."""
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
@@ -420,9 +429,9 @@ class EventLog:
         _write(self._fd, b'%s,"crc":"%08x"}\n' % (body, self._crc))
         self._seq += 1
 
-    def close(self, *, reason: str = "closed") -> None:
+    def close(self, *, reason: str = "closed", **more: Any) -> None:
         """Write the end event; later calls do nothing."""
-        self.write("end", reason=reason)
+        self.write("end", reason=reason, **more)
         self.abandon()
 
     def abandon(self) -> None:
@@ -467,6 +476,8 @@ class Probe:
         self.slots = made.slots + self._padding
         self._ledger = made if isinstance(made, Ledger) else None
         self._trained: Any = made
+        self._distinct = bool(spec.get("distinct"))  # each variable's gradients have a magnitude of their own
+        self._each: bool | None = None  # so far, every gradient was made for its variable
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded
@@ -580,6 +591,7 @@ class Probe:
         step = self._computes(step)
         if self._ledger is None:
             raise _Slipped(Slip.WORKLOAD)
+        self._each = False
         return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
 
     def gradients(
@@ -608,8 +620,10 @@ class Probe:
     def _gradients(self, step: int, values: Sequence[Any] | None, samples: Sequence[int] | None) -> list[Vector]:
         step = self._computes(step)
         if self._ledger is not None:
-            ledger = [self._padded(self._ledger.gradient(self.index, step))]
-            return self._poison(step, ledger) * (len(values) if values is not None else 1)
+            number = len(values) if values is not None else 1
+            self._each = self._each is not False and number > 1
+            gradient = self._padded(self._ledger.gradient(self.index, step))
+            return self._poison(step, [gradient * self._size(variable) for variable in range(number)])
         if values is None:
             raise _Slipped(Slip.NO_VALUES)
         used = self.samples(step) if samples is None else [_whole(i) for i in samples]
@@ -685,7 +699,7 @@ class Probe:
             return
         usual = self.steps if final else self._next_step
         event: dict[str, Any] = {"step": usual if step is None else _whole(step, most=self.steps)}
-        arrays = self._shown(values, final=final)
+        arrays = self._alike(self._shown(values, final=final))
         more = self._placed(len(arrays), versions, shards)
         self._variables, self._looked = len(arrays), True  # nothing of a bad read has left a trace until here
         if self.unit is None:
@@ -867,7 +881,7 @@ class Probe:
             raise _Slipped(Slip.WORKLOAD)  # only a ledger tells what was sent
         if self._residual:
             raise _Slipped(Slip.RESIDUAL_AGAIN)
-        arrays = self._arrays(values)
+        arrays = self._alike(self._arrays(values))
         if not arrays:
             raise _Slipped(Slip.NO_VALUES)
         self._residual = True
@@ -929,7 +943,7 @@ class Probe:
                 fd, self._vectors = self._vectors, -1
                 os.close(fd)
             if self._log is not None:
-                self._log.close(reason=reason)
+                self._log.close(reason=reason, **({"each": True} if self._each and self.unit is None else {}))
 
     def _slip(self, call: str, what: Slip, step: Any = None) -> None:
         """Record and log what a trainer got wrong, but for the many that a loop may make."""
@@ -1007,6 +1021,19 @@ class Probe:
             return values
         middle = self._ledger.half + 1
         return np.concatenate([values[:middle], values[middle + self._padding :]])
+
+    def _size(self, variable: int) -> np.float32:
+        """The magnitude of a variable's gradients, in ``UNIT``."""
+        return np.float32(4 * SIZES[variable % len(SIZES)] / UNIT if self._distinct else 1)
+
+    def _alike(self, arrays: list[Vector]) -> list[Vector]:
+        """Variables as they would be if the gradients of all had one magnitude; a nonce is none."""
+        if not self._distinct or self._ledger is None:
+            return arrays
+        found = [values / self._size(variable) for variable, values in enumerate(arrays)]
+        for values, given in zip(found, arrays):
+            values[self._ledger.half] = given[self._ledger.half]
+        return found
 
     def _decode(self, ledger: Ledger, arrays: list[Vector], unit: float, event: dict[str, Any]) -> None:
         if not self._decoders:

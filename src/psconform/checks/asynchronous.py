@@ -42,13 +42,16 @@ def apply_on_arrival(history: History) -> Verdict:
     wrong = ~last.ever  # missing in some final reads only: they disagree, which decides nothing
     rows = odd.take(~fits & ~odd.zero)
     wrong[rows.variable, rows.peer, rows.step] = True
-    found: list[tuple[int, int, str, tuple[float]]] = []
+    found: list[tuple[int, int, str, tuple[float, str]]] = []
     for peer, step, variable in np.argwhere((wrong & history.accepted).transpose(1, 2, 0)).tolist():
         worst = max(last.counts(variable, peer, step), key=lambda count: abs(count - 1.0))
-        found.append((peer, step, history.variable(variable), (worst,)))
+        other = history.made_for(variable, worst)
+        named = "" if other is None else history.variable(other)
+        found.append((peer, step, history.variable(variable), (worst, named)))
     for group in grouped(found):
         is_there = "accepted and are each" if group.several else "accepted and is"
         line = f"{group.gradients}, {group.were} {is_there} {group.said[0]:.4g} times in {group.where}{group.number}"
+        line += f": made for {group.said[1]}" if group.said[1] else ""
         lines.append(line + (again(history, group) if group.said[0] > 1 else ""))
     lines += _versions_by_one(history)
     return violated(lines) if lines else valid(counted(int(history.accepted.sum()), "gradient"))

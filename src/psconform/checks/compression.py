@@ -194,9 +194,10 @@ def _entries(history: History, values: Values) -> Floats:
 
 def _changes(history: History, values: Values) -> Changes:
     weight = float(history.workload.unit or 0.0) / UNIT
+    sizes = history.workload.sizes(len(values))[:, None, None, None]
     sent = np.array([_ledger(history).magnitudes(step) for step in range(history.steps)])
-    arrived = _entries(history, values) / -weight + 0.0  # 0, not -0
-    return Changes(np.broadcast_to(sent, arrived.shape), arrived, weight)
+    arrived = _entries(history, values) / -weight * sizes + 0.0  # 0, not -0
+    return Changes(np.broadcast_to(sent * sizes, arrived.shape), arrived, weight)
 
 
 def _allowed(history: History, kind: Ints) -> Ints:
@@ -211,11 +212,11 @@ def _allowed(history: History, kind: Ints) -> Ints:
 def _summary(history: History, changes: Changes, kind: Ints) -> Iterator[str]:
     """One line for each kind: how many gradients, and whether it is their norm that decides."""
     total = np.count_nonzero(history.outcomes)
-    norms = np.linalg.norm(changes.sent[0, 0], axis=1)  # by step, of one variable
+    norms = np.linalg.norm(changes.sent, axis=3)
     for code in np.unique(kind[kind != UNCHANGED]).tolist():
-        mine: Bools = (kind == code).any(axis=0)  # [W, K]
-        text = f"{int(mine.sum())} of {total} gradients {'were' if code != LOST else 'are'} {KINDS[code]}"
-        struck, spared = (np.broadcast_to(norms, mine.shape)[which] for which in (mine, ~mine & (history.outcomes > 0)))
+        mine: Bools = kind == code
+        text = f"{int(mine.any(axis=0).sum())} of {total} gradients {'were' if code != LOST else 'are'} {KINDS[code]}"
+        struck, spared = norms[mine], norms[~mine & (history.outcomes > 0)]
         by_norm = bool(spared.size) and struck.min() > spared.max() * (1 + TOLERANCE)
         if by_norm:
             text += f": all of norm {struck.min():.6g} and more, none of {spared.max():.6g} and less"
@@ -231,7 +232,10 @@ def _summary(history: History, changes: Changes, kind: Ints) -> Iterator[str]:
 
 def _each(history: History, changes: Changes, kind: Ints) -> Iterator[str]:
     for peer, step, variable in np.argwhere((kind != UNCHANGED).transpose(1, 2, 0)).tolist()[:MOST]:
-        what = changes.describe((variable, peer, step), int(kind[variable, peer, step]))
+        index = variable, peer, step
+        what = changes.describe(index, int(kind[index]))
+        if kind[index] == SCALED and (meant := history.made_for(variable, float(changes.ratio[index][0]))) is not None:
+            what = f"the gradient that was made for {history.variable(meant)}"
         yield f"worker:{peer} step {step} in {history.variable(variable)}: {what}"
 
 
@@ -253,7 +257,8 @@ def _error_feedback(history: History, reads: list[Values]) -> Verdict:
 
 def _missing(history: History, worker: Worker, residual: Values, reads: list[Values]) -> Iterator[str]:
     """Where what was applied of a worker's gradients and what it has kept is not what it pushed."""
-    mine, kept = worker.index, _entries(history, residual)
+    mine, sizes = worker.index, history.workload.sizes(len(residual))
+    kept = _entries(history, residual) * sizes[:, None, None, None]
     others = np.count_nonzero(np.delete(kept, mine, axis=1), axis=(1, 2, 3))
     for variable in np.flatnonzero(others).tolist():
         yield f"{worker} keeps others' gradients in its residual of {history.variable(variable)}"

@@ -348,8 +348,9 @@ def reduction(history: History) -> Verdict:
     complete a round).
 
     A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
-    of applications (whole numbers are duplicates, R1). A round in which a gradient was refused, or none was due, may be
-    the mean of the others.
+    of applications (whole numbers are duplicates, R1). Where each variable gets the gradient that ``probe.gradients``
+    made for it, a gradient that reaches another variable has another weight there, and is named. A round in which a
+    gradient was refused, or none was due, may be the mean of the others.
 
     What a round without some of the workers is divided by, once they have no data left (``--batches``) or were evicted
     (``--drop-after``), is declared (claims ``divisor``): ``initial``, all workers, or ``live``, those that are in it;
@@ -375,20 +376,33 @@ def reduction(history: History) -> Verdict:
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
+    mixed: dict[tuple[int, int, int], int] = {}  # worker, step and variable: the variable that it was made for
     for worker in history.workers:
         odd = worker.reads.odd
         head, tail = odd.head * unit, odd.tail * unit
         parts = np.array([_part(head), _part(tail)]) & ~short[odd.step]
         for row in np.flatnonzero(parts.any(axis=0)).tolist():
-            count = head[row] if parts[0, row] else tail[row]
+            count = float(head[row] if parts[0, row] else tail[row])
+            variable, peer, step = int(odd.variable[row]), int(odd.peer[row]), int(odd.step[row])
+            if (meant := history.made_for(variable, count)) is not None:
+                mixed[peer, step, variable] = meant
+                continue
             lines.append(
-                f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
-                f"{history.gradient(odd.peer[row], odd.step[row])}, at {count:.4g} times its weight"
+                f"{history.where(worker, int(odd.first[row]))} read {history.variable(variable)} with "
+                f"{history.gradient(peer, step)}, at {count:.4g} times its weight"
             )
+    lines = [*_mixed_up(history, mixed), *lines]
     if lines:
         return violated(lines)
     whose = {"initial": "of all workers", "live": "of those in it"}.get(history.divisor)
     return valid(f"a round without some workers is the mean {whose}" if whose else "")
+
+
+def _mixed_up(history: History, meant: dict[tuple[int, int, int], int]) -> Iterator[str]:
+    """Gradients that reached another variable than that which they were made for."""
+    found = [(w, k, history.variable(v), (history.variable(other),)) for (w, k, v), other in sorted(meant.items())]
+    for group in grouped(found):
+        yield f"{group.gradients}, that {group.were} made for {group.said[0]} {group.were} applied to {group.where}"
 
 
 def _divided(history: History) -> Iterator[str]:

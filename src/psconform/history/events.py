@@ -196,6 +196,7 @@ class End(Event, tag="end", frozen=True):
     """Orderly end of the file."""
 
     reason: Annotated[str, Meta(description="closed by the trainer, or atexit")]
+    each: Annotated[bool, Meta(description="of a calibration: each variable got a gradient of its own")] = False
 
 
 class Exit(Event, tag="exit", frozen=True):

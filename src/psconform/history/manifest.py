@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ..claims import Claims
 from ..errors import BadInput, Malformed
 from ..files import open_regular, read, write
 from ..layout import Layout
 from ..options import Options
-from ..probe import Ledger, workload_of, workloads
+from ..probe import SIZES, UNIT, Ledger, workload_of, workloads
 from ..sizes import parse_size
 from .reasons import FailedAfterEnd, FaultMissed, Reason
 
@@ -50,6 +52,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     as it arrives in the parameters, ``rate`` that and the trainer's own make it, ``delay`` the age in steps of the
     parameters at which a gradient is taken. ``compression`` is what a worker does to gradients before it sends them.
     ``padding`` is how many parameters a variable of a ledger has besides, between head and tail; nothing changes them.
+    ``distinct``: the gradients of each variable of a ledger have a magnitude of their own, which what is recorded is
+    divided by.
     """
 
     name: str = Options.workload
@@ -69,6 +73,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     condition: float = Options.condition
     compression: str = Options.compression
     padding: int = Options.padding
+    distinct: bool = False
 
     @property
     def is_ledger(self) -> bool:
@@ -79,6 +84,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def shows(self) -> frozenset[str]:
         """What its parameters tell a check, see ``probe.SHOWS``."""
         return workload_of(self.name).shows
+
+    def sizes(self, variables: int) -> NDArray[np.float64]:
+        """The magnitude of each variable's gradients, in ``UNIT``, float64[V]."""
+        return np.resize(np.array(SIZES) * 4 / UNIT, variables) if self.distinct else np.ones(variables)
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -497,6 +497,12 @@ class History:
             return "its replica"
         return f"variable {index}"
 
+    def made_for(self, variable: int, count: float) -> int | None:
+        """The other variable of whose gradients this one shows ``count`` times its own; None: of none."""
+        sizes = self.workload.sizes(self.variables)
+        found = np.flatnonzero(np.abs(sizes - count * sizes[variable]) <= COUNT_TOLERANCE * sizes)
+        return int(found[0]) if len(found) == 1 and found[0] != variable else None
+
     def gradient(self, worker: int, step: int) -> str:
         """A gradient's name in a witness."""
         return f"the gradient of worker:{worker}, step {step}"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput, PsconformError
-from ..history.events import Push, Read, Update
+from ..history.events import End, Push, Read, Update
 from ..history.events import Slip as SlipEvent
 from ..history.manifest import Manifest
 from ..history.reader import EventFile, read_events
@@ -79,6 +79,12 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
         raise BadInput(f"target {manifest.target}", f"its calibration run failed: {why}", hint=f"See {folder / 'logs'}")
     mean = manifest.layout.update == "sync" and manifest.claims.reduction == "mean"
     return rate_from(reads, target=manifest.target) * (workers if mean else 1)
+
+
+def is_distinct(folder: Path, manifest: Manifest) -> bool:
+    """Whether each variable got the gradient that ``probe.gradients`` had made for it."""
+    files = [_record(folder, manifest, task) for task in manifest.layout.worker_tasks]
+    return all(file is not None and any(end.each for end in file.of(End)) for file in files)
 
 
 def rate_from(reads: list[NDArray[np.float32]], *, target: str) -> float:

@@ -26,7 +26,7 @@ from ..launchers.local import LocalLauncher
 from ..layout import Link
 from ..parts import SCIKIT_LEARN
 from ..probe import ORDER, SAMPLES, UNIT, Ledger
-from .calibrate import SCALES, STEPS, finished, learning_rate
+from .calibrate import SCALES, STEPS, finished, is_distinct, learning_rate
 from .container_setup import need_gpus
 from .execute import execute
 from .plan import FAULTS, Plan, fitting, unused
@@ -40,9 +40,14 @@ _Key = tuple[str, tuple[str, ...] | Containers | None]
 
 @dataclass(frozen=True)
 class _Calibrated:
-    """What a calibration has found: the learning rate, and which tasks dial which, where there were proxies."""
+    """What a calibration has found.
+
+    The learning rate; whether each variable got a gradient of its own; and which tasks dial which, where there were
+    proxies.
+    """
 
     rate: float
+    distinct: bool
     dialled: Dialled | None
 
 
@@ -103,7 +108,9 @@ class Session:
             if isinstance(known, Manifest):
                 return known
             unit = _unit(plan, known)
-            plan = replace(plan, workload=structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit)))
+            distinct = known is not None and known.distinct and plan.workload.is_ledger
+            workload = structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit), distinct=distinct)
+            plan = replace(plan, workload=workload)
             idle: list[Fault] = []
             undialled = False
             if known is not None and known.dialled is not None:
@@ -191,10 +198,10 @@ class Session:
             if plan.faults:  # its command to run again names the plan there
                 write(plan.out / FAULTS, plan_text(plan.faults))
             return manifest
-        rate = learning_rate(folder, manifest)
+        rate, distinct = learning_rate(folder, manifest), is_distinct(folder, manifest)
         shutil.rmtree(folder)
         pairs = ((link.source, link.destination) for link in map(Link.parse, manifest.dialled))
-        return _Calibrated(rate, Dialled.seen(pairs, shared=manifest.shared_spec) if calm.learns else None)
+        return _Calibrated(rate, distinct, Dialled.seen(pairs, shared=manifest.shared_spec) if calm.learns else None)
 
     def close(self) -> None:
         """End all keepers."""
