@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from psconform.faults.kinds import CONTAINER, PACKETS, kinds
@@ -61,6 +62,7 @@ def defects() -> Iterator[Case]:
             yield Case(f"{name}-{update}", {**options, "defect": name}, defect=name)
 
 
+THEIRS = Path(__file__).parent / "cases"
 SMALLEST, PAIR = "ps=1,worker=1", "ps=1,worker=2"
 DIGITS = {"workload": "digits", "steps": 8}
 QUADRATIC = {"workload": "quadratic", "steps": 20}
@@ -113,6 +115,9 @@ MODES: dict[str, dict[str, Any]] = {
     "adam-killed": {**QUADRATIC, "optimizer": "adam", "kill": "ps:0@12", "checkpoint_every": 5},
     "diverging": {**QUADRATIC, "learning_rate": 3.0, "layout": PAIR},
     "halving": {"workload": "quadratic", "schedule": "halving", "layout": PAIR, "steps": 60},
+    # trainers of others
+    "weighted": {"target": str(THEIRS / "fedavg-weights" / "target.toml"), "layout": "ps=1,worker=3", "steps": 12},
+    "distinct": {"target": str(THEIRS / "order-mismatch" / "target.toml"), "layout": "ps=2,worker=2", "steps": 12},
     # who leaves, and who comes back
     "batches-sync": {"batches": {"worker:1": 12, "worker:2": 1}},
     "batches-async": {"batches": {"worker:1": 12, "worker:2": 1}, "update": "async"},

@@ -72,6 +72,42 @@ def test_a_constant_factor_is_seen_where_the_learning_rate_is_declared(judge, se
                 assert line in run.explain()
 
 
+SAMPLERS = {
+    "": "",
+    "no-set-epoch": "epoch 1: worker:0 takes its samples in the order of epoch 0 again",
+    "no-sharding": "epoch 0: worker:0 and worker:1 both use samples",
+    "own-seed": "epoch 0: worker:0 and worker:1 both use samples",
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("update", ["sync", "async"])
+@pytest.mark.parametrize(("bug", "line"), SAMPLERS.items(), ids=SAMPLERS)
+def test_a_trainer_draws_its_samples_itself(judge, seed, update, bug, line, monkeypatch):
+    """As torch's DistributedSampler does (ray-project/ray#22108, ray#27167, meta-pytorch/data#302)."""
+    monkeypatch.setenv("BUG", bug)
+    options = {"layout": "ps=1,worker=2", "workload": "digits", "batch": 48, "steps": 20}
+    run = judge(CASES / "own-sampler" / "target.toml", update=update, seed=seed, **options)
+    assert run.violated == (("R5",) if bug else ()), run.explain()
+    assert line in run.explain()
+    assert run.verdicts["C1" if update == "sync" else "C2"].status == "valid"
+
+
+@pytest.mark.parametrize("pad", ["pad", "drop"])
+def test_what_is_left_over_is_padded_or_dropped_as_declared(judge, pad, monkeypatch, tmp_path):
+    """Of 1347 samples four workers leave three."""
+    monkeypatch.setenv("BUG", "")
+    monkeypatch.setenv("PAD", pad)
+    folder = CASES / "own-sampler"
+    declared = (folder / "target.toml").read_text(encoding="utf-8").replace("{here}", str(folder))
+    for sampling in ("padded", "drop-last", "exactly-once", "with-replacement"):
+        (tmp_path / "target.toml").write_text(declared.replace("padded", sampling), encoding="utf-8")
+        options = {"layout": "ps=1,worker=4", "workload": "digits", "batch": 48, "steps": 16}
+        run = judge(tmp_path / "target.toml", **options)
+        fits = sampling in ("with-replacement", {"pad": "padded", "drop": "drop-last"}[pad])
+        assert run.violated == (() if fits else ("R5",)), run.explain()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("workload", "guarantee"), [("ledger", "S5"), ("dense-ledger", "C4")])
 def test_gradients_of_one_variable_that_reach_another_are_named(judge, seed, workload, guarantee, monkeypatch):
@@ -82,6 +118,18 @@ def test_gradients_of_one_variable_that_reach_another_are_named(judge, seed, wor
         run = judge(target, layout="ps=2,worker=2", steps=20, seed=seed, workload=workload)
         assert run.violated == ((guarantee,) if bug else ()), run.explain()
         assert line in run.explain()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("workload", "guarantee"), [("ledger", "S5"), ("dense-ledger", "C4"), ("digits", "C1")])
+def test_weights_follow_the_number_of_samples_or_that_is_said(judge, seed, workload, guarantee, monkeypatch):
+    """Federated averaging (FLEXible-FL/FLEXible#122): a client's update counts by its number of samples."""
+    target = CASES / "fedavg-weights" / "target.toml"
+    for bug in ("", "unweighted"):
+        monkeypatch.setenv("BUG", bug)
+        run = judge(target, layout="ps=1,worker=3", steps=20, seed=seed, workload=workload)
+        assert run.violated == ((guarantee,) if bug else ()), run.explain()
+        assert ("all gradients count alike" in run.explain()) == (bool(bug) and workload != "digits")
 
 
 def test_the_healthy_one(judge):

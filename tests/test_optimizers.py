@@ -58,7 +58,8 @@ def test_the_rate_halves_every_fifty_updates():
 def test_serial_training_of_plain_sgd_is_serial_sgd():
     model, options = Quadratic(), {"start": Quadratic().initial(1), "steps": 20}
     path = serial_sgd(model, None, None, **options, learning_rate=0.3)
-    other = serial.serial_training(model, None, None, **options, rule=Rule(learning_rate=0.3))
+    gradient = serial.union_gradient(model, None, None)
+    other = serial.serial_training(model, gradient, **options, rule=Rule(learning_rate=0.3))
     np.testing.assert_array_equal(path, other)
 
 
@@ -68,7 +69,7 @@ def test_float32_stays_within_the_tolerances(model, rule):
     data = None if isinstance(model, Quadratic) else digits.load()
     batches = Batches(samples=1347, workers=3, batch=16, seed=3)
     options = {"start": model.initial(3), "steps": 120, "rule": rule}
-    path = serial.serial_training(model, data, batches, **options)
+    path = serial.serial_training(model, serial.union_gradient(model, data, batches), **options)
     reads = sync_training(model, data, batches, **options, order=np.random.default_rng(0))
     assert (drift(reads, path)[1:] < serial.drift_tolerance(120)[1:] / 5).all()
     assert errors_of_steps(model, data, batches, reads=reads, rule=rule).max() < serial.STEP_ERROR / 5

@@ -113,7 +113,8 @@ def delayed_sgd(
     x[k+1] = x[k] - learning_rate * gradient(x[max(0, k - delay)]; union batch of step k).
     """
     rule = Rule(learning_rate=learning_rate)
-    return serial_training(model, data, batches, start=start, steps=steps, rule=rule, delay=delay)
+    gradient = union_gradient(model, data, batches)
+    return serial_training(model, gradient, start=start, steps=steps, rule=rule, delay=delay)
 
 
 def drift(reads: Sequence[Vector], path: Trajectory) -> NDArray[np.float64]:
@@ -151,11 +152,10 @@ def errors_of_steps(
 ) -> NDArray[np.float64]:
     """Like `step_errors`, with any update rule: its moments are those of the gradients where the run stood."""
     path, moments = np.asarray(reads, np.float64), rule.begin(model.size)
-    expected = np.empty_like(path[1:])
+    expected, gradient = np.empty_like(path[1:]), union_gradient(model, data, batches)
     with np.errstate(over="ignore", invalid="ignore"):
         for step, theta in enumerate(path[:-1]):
-            gradient = union_gradient(model, data, batches, theta=theta, step=step)
-            change, moments = rule.update(moments, gradient, step)
+            change, moments = rule.update(moments, gradient(theta, step), step)
             expected[step] = theta - change
     return _relative(path[1:] - expected, path[:-1])
 

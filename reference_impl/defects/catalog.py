@@ -119,12 +119,12 @@ DEFECTS: dict[str, Defect] = {
         "worker_defects.ReuseSample",
         "one worker uses a sample twice, in place of another",
         "R5",
-        ("C1",),
+        (),
         workload="digits",
         steps=5,
     ),
     "skip-sample": Defect(
-        "worker_defects.SkipSample", "one worker leaves out a sample", "R5", ("C1",), workload="digits", steps=30
+        "worker_defects.SkipSample", "one worker leaves out a sample", "R5", (), workload="digits", steps=30
     ),
     "stale-gradients": Defect(
         "worker_defects.StaleGradients",
@@ -282,7 +282,7 @@ DEFECTS: dict[str, Defect] = {
         "mode_defects.RepeatsBatch",
         "in-graph, the last tower is fed the samples of the first",
         "C6",
-        ("C1", "R5"),
+        ("R5",),
         SYNC,
         workers=2,
         workload="digits",
@@ -463,7 +463,7 @@ DEFECTS: dict[str, Defect] = {
         "recovery_defects.SamplesRepeated",
         "a worker that comes back begins at its first sample again",
         "R5",
-        ("C1",),
+        (),
         workload="digits",
         workers=2,
         steps=20,
@@ -473,7 +473,7 @@ DEFECTS: dict[str, Defect] = {
         "recovery_defects.SamplesSkipped",
         "a worker that comes back leaves out the samples that it would have used next",
         "R5",
-        ("C1",),
+        (),
         workload="digits",
         workers=2,
         steps=30,

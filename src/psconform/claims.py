@@ -12,9 +12,10 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "rate": ("constant", "staleness-aware"),
     "staleness": ("unbounded", "bounded"),
     "read_atomicity": ("none", "per-variable", "per-shard", "snapshot"),
-    "reduction": ("none", "sum", "mean"),
+    "reduction": ("none", "sum", "mean", "weighted"),
     "init": ("repeated", "once", "by-chief"),
     "compression": ("any", "error-feedback", "lossless"),
+    "sampling": ("with-replacement", "drop-last", "padded", "exactly-once"),
     "skips": ("any", "few"),
     "divisor": ("any", "initial", "live"),
     "recovery": ("none", "partial", "checkpoint"),
@@ -43,6 +44,7 @@ class Claims:
     init: str = "once"
     rate: str = "constant"
     compression: str = "lossless"
+    sampling: str = "exactly-once"
     skips: str = "few"
     divisor: str = "any"
     recovery: str = "none"
@@ -65,6 +67,11 @@ class Claims:
         except BadInput as error:
             where = f"{place}.{error.place.removeprefix('claims.')}"
             raise BadInput(where, error.problem, value=error.value, choices=error.choices) from None
+
+    @property
+    def averages(self) -> bool:
+        """A sync round is a mean of its gradients, weighted or not."""
+        return self.reduction in ("mean", "weighted")
 
     def level(self, dimension: str) -> str:
         """The claimed level of one dimension."""

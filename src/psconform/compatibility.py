@@ -79,6 +79,8 @@ ROWS: tuple[Row, ...] = (
     *_rows("quorum replication optimizer schedule drop_after gpus", EXCHANGE, PS),
     *_rows("local_steps", EXCHANGE, ALL_REDUCE),
     *_rows("local_steps", "reduction", "mean", why="replicas are averaged"),
+    *_rows("quorum drop_after", "reduction", "mean", "sum", why="a weighted mean is of all workers"),
+    *_rows("workload", "reduction", "mean", "sum", why="an order needs equal weights", of=(DecayedLedger.name,)),
     *_rows("emulate_gpus", GPUS, *GIVEN),
     *_rows("replication", "quorum", 0, why="one client has no late workers"),
     *_rows("optimizer schedule drop_after batches", "quorum", 0),

@@ -41,7 +41,7 @@ GROUPS = (CLUSTER, TRAINING, WORKLOAD, FAULTS, OUTPUT, SERIES)
 """In the order in which ``psconform run --help`` shows them."""
 
 UPDATES = ("sync", "async")
-REDUCTIONS = ("mean", "sum")
+REDUCTIONS = ("mean", "sum", "weighted")
 RATES = ("constant", "staleness-aware")
 MODELS = ("softmax", "mlp")
 REPLICATIONS = ("between-graph", "in-graph", "model-parallel")
@@ -129,7 +129,7 @@ class Options:
     reduction: str | None = option(
         None,
         CLUSTER,
-        "mean or sum, of a sync round. Default: the one that the target claims.",
+        "mean, sum, or mean weighted as each worker says, of a sync round. Default: the one that the target claims.",
         choices=REDUCTIONS,
         placeholder="reduction",
     )

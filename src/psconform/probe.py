@@ -80,6 +80,8 @@ DECAY = 2.0**-10
 """Share of a parameter that each update of the decayed ledger takes away: exact in float32, and 20,000 updates fit."""
 LARGEST = 2**53
 """Of the whole numbers in a record: what JSON readers of all languages can hold."""
+LIGHTEST = 1e-9
+"""Of the weights in a record."""
 MOST_SLIPS = 100
 """Slips of one kind that a task records: a loop of them must not fill the disk."""
 _INTEGERS = ("clock", "versions", "ids")
@@ -97,6 +99,7 @@ class Slip(str, Enum):
     ACK_AFTER_DONE = "ack after done"
     NO_ACK = "no ack"
     NO_OUTCOME = "no outcome"
+    NO_WEIGHT = "no weight"
     PUSH_AFTER_DONE = "push after done"
     PUSH_AFTER_RESIDUAL = "push after residual"
     PUSH_OUT_OF_ORDER = "push out of order"
@@ -478,6 +481,7 @@ class Probe:
         self._trained: Any = made
         self._distinct = bool(spec.get("distinct"))  # each variable's gradients have a magnitude of their own
         self._each: bool | None = None  # so far, every gradient was made for its variable
+        self._weighted = bool(spec.get("weighted"))
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded
@@ -808,18 +812,22 @@ class Probe:
         self._event("resume", step=step)
 
     @_guarded
-    def push(self, step: int, attempt: int | None = None) -> None:
+    def push(self, step: int, attempt: int | None = None, *, weight: float | None = None) -> None:
         """Record that the gradient of ``step`` is about to be sent.
 
         ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here. One that is
-        not the next is a slip, and recorded as the next.
+        not the next is a slip, and recorded as the next. ``weight`` is what it counts in a round that is a weighted
+        mean: a number of samples or of tokens, in any unit.
         """
         self.at("before-push", step)
         step = self._sends(step)
+        weighs = self._weighs(weight)
         number, more = self._sent(step)
-        self._event("push", step=step, **more)
+        self._event("push", step=step, **more, **weighs)
         if attempt is not None and attempt != number:
             raise _Slipped(Slip.PUSH_OUT_OF_ORDER)
+        if self._weighted and not weighs:
+            raise _Slipped(Slip.NO_WEIGHT)
 
     @_guarded
     def ack(
@@ -850,7 +858,14 @@ class Probe:
         self._event("ack", **answer)
 
     @_guarded
-    def update(self, step: int, outcome: str = "ok", versions: Sequence[int] | None = None) -> None:
+    def update(
+        self,
+        step: int,
+        outcome: str = "ok",
+        versions: Sequence[int] | None = None,
+        *,
+        weight: float | None = None,
+    ) -> None:
         """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
 
         Of a worker that dies in that call, the record then does not tell that it had sent something. Faults strike
@@ -858,10 +873,12 @@ class Probe:
         """
         self.at("after-push", step)
         step = self._sends(step)
-        answer = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions)
+        answer, weighs = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions), self._weighs(weight)
         attempt, more = self._sent(step)
         self._answered(step, attempt, answer)
-        self._event("update", **{**answer, **more})
+        self._event("update", **{**answer, **more, **weighs})
+        if self._weighted and not weighs:
+            raise _Slipped(Slip.NO_WEIGHT)
 
     @_guarded
     def devices(self, names: Sequence[str]) -> None:
@@ -977,6 +994,15 @@ class Probe:
         if self._residual:
             raise _Slipped(Slip.PUSH_AFTER_RESIDUAL)
         return _whole(step, most=self.steps - 1)
+
+    def _weighs(self, weight: float | None) -> dict[str, float]:
+        """What the event of a push says of its weight."""
+        if weight is None:
+            return {}
+        found = float(weight)
+        if not LIGHTEST <= found <= LARGEST:
+            raise _Slipped(Slip.RANGE)
+        return {"weight": found}
 
     def _sent(self, step: int) -> tuple[int, dict[str, Any]]:
         """Take note of a push; returns its attempt, and what its event says of it."""

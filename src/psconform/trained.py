@@ -111,9 +111,19 @@ class Trained(Workload):
         else:
             ids = np.asarray(samples, np.int64)
             gradient = self.model.gradient(theta, self.data.train_x[ids], self.data.train_y[ids])
-            # weighted in sync, where a round is put together; in async each batch is an update of its own
-            weight = float(self.batches.weights(step)[worker]) if self.spec["update"] == "sync" else 1.0
+            weight = self._weight(worker, step, ids)
         return [part.astype(np.float32) for part in split(gradient * np.float32(weight * self.rate), self.variables)]
+
+    def _weight(self, worker: int, step: int, ids: NDArray[np.int64]) -> float:
+        """What makes the mean over the workers one over samples, where a round is put together of those dealt out.
+
+        A worker that chooses its samples itself does not know how many the others have, and a trainer that weighs
+        gradients does that itself.
+        """
+        assert self.batches is not None
+        sync = self.spec["update"] == "sync" and not self.spec.get("weighted")
+        dealt = sync and np.array_equal(ids, self.batches.of(worker, step)[1])
+        return float(self.batches.weights(step)[worker]) if dealt else 1.0
 
 
 @workload

@@ -13,6 +13,7 @@ from ..history.model import History, Worker
 from ..probe import ENTRIES, TOLERANCE, UNIT, DenseLedger
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .registry import MOST, check
+from .witness import all_alike
 
 KINDS = ("unchanged", "lost", "sign flipped", "applied again", "scaled", "capped", "sparsified", "rounded", "other")
 UNCHANGED, LOST, FLIPPED, AGAIN, SCALED, CAPPED, SPARSE, ROUNDED, OTHER = range(len(KINDS))
@@ -152,18 +153,25 @@ def compression(history: History) -> Verdict:
     Assumes: final reads with full values that agree; plain SGD. Entries are equal within a relative 1e-5 (float32).
     """
     reads = [worker.reads.values[index] for worker, index in history.finals if index in worker.reads.values]
-    if not reads:
-        return unknown(history.no_final if not history.finals else "no final read has full values")
+    if history.untold or not reads:
+        lacks = history.no_final if not history.finals else "no final read has full values"
+        return unknown(history.untold or lacks)
     weighted = history.layout.update == "async" or history.claims.reduction != "none"
     if history.claims.compression == "error-feedback" and not weighted:
         return not_judged("needs a claim: reduction is none")
     if history.claims.compression == "error-feedback":
         return _error_feedback(history, reads)
+    return _lossless(history, reads, weighted=weighted)
+
+
+def _lossless(history: History, reads: list[Values], *, weighted: bool) -> Verdict:
     found = [_changes(history, values) for values in reads]
     kinds = np.array([_allowed(history, changes.kind) for changes in found])
     wrong = (kinds != UNCHANGED).all(axis=0)  # what one of them shows unchanged has arrived
     factor = common_factor(found[0])
     lines = []
+    if wrong.any() and _counts_alike(history, reads[0]):
+        return violated([all_alike(history)])
     if factor != 1.0:
         if weighted:
             lines.append(f"every gradient was scaled by {factor:.4g}: a weight, see S5 and A1 on workload ledger")
@@ -192,11 +200,19 @@ def _entries(history: History, values: Values) -> Floats:
     return np.concatenate(ends, axis=3).astype(np.float64)
 
 
+def _counts_alike(history: History, values: Values) -> bool:
+    """Of a weighted mean, all have the same share all the same."""
+    changes = _changes(history, values)
+    unweighted = Changes(changes.sent, changes.arrived * history.shares[..., None])
+    plain = (_allowed(history, unweighted.kind) == UNCHANGED)[history.last.ever]
+    return history.claims.reduction == "weighted" and bool(plain.all())
+
+
 def _changes(history: History, values: Values) -> Changes:
     weight = float(history.workload.unit or 0.0) / UNIT
     sizes = history.workload.sizes(len(values))[:, None, None, None]
     sent = np.array([_ledger(history).magnitudes(step) for step in range(history.steps)])
-    arrived = _entries(history, values) / -weight * sizes + 0.0  # 0, not -0
+    arrived = _entries(history, values) / (-weight * history.shares[..., None]) * sizes + 0.0  # 0, not -0
     return Changes(np.broadcast_to(sent * sizes, arrived.shape), arrived, weight)
 
 

@@ -1,4 +1,4 @@
-"""C2, R5: that asynchronous training applies what its workers computed, and that each sample is used once."""
+"""C2: asynchronous training applies what its workers computed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ..history.columns import OK
 from ..history.model import History
 from ..models import Quadratic
-from ..probe import MODEL, SAMPLES
-from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
+from ..probe import MODEL
+from ..verdict import Verdict, unknown, valid, violated
 from ..workloads.rates import measured_bound
 from .path import GRADIENT_ERRORS, Path, Training, largest_share, relative, training_of
 from .registry import ASYNC, MOST, check
@@ -232,43 +232,3 @@ def _within_bound(run: Training, taus: NDArray[np.int64], order: NDArray[np.int6
         f"most {oldest}) is {theory:.5f}" + ("" if theory < 1 else ", which promises nothing")
     )
     return violated(lines, **stats) if lines else valid(said, **stats)
-
-
-@check("R5", "samples", needs=(SAMPLES,), reads=1)
-def samples_once(history: History) -> Verdict:
-    """R5: each sample is used once per epoch, over all workers.
-
-    Judged on the sample ids that workers record with their gradients: in every epoch that was trained to its end each
-    sample shows exactly once, in one that was not, at most once.
-
-    Assumes: the trainer uses ``probe.gradients``, which records the samples.
-    """
-    data, batches = history.data, training_of(history).batches
-    if data is None or batches is None:
-        return not_judged("needs samples")
-    unrecorded = [
-        f"{worker}, step {step}"
-        for worker in history.workers
-        for step in worker.pushes.step.tolist()
-        if (worker.index, step) not in history.samples
-    ]
-    if unrecorded:
-        return unknown(f"no samples recorded for {len(unrecorded)} gradients: {unrecorded[0]}")
-    lines: list[str] = []
-    epochs = -(-history.steps // batches.steps_per_epoch)
-    for epoch in range(epochs):
-        first, end = epoch * batches.steps_per_epoch, min((epoch + 1) * batches.steps_per_epoch, history.steps)
-        used = [(w, s) for w, s in sorted(history.samples) if first <= s < end]
-        ids = np.array([i for key in used for i in history.samples[key]], np.int64)
-        outside = np.unique(ids[ids >= len(data.train_y)])
-        lines += [f"epoch {epoch}: sample {i} is none of the {len(data.train_y)}" for i in outside]
-        times = np.bincount(ids[ids < len(data.train_y)], minlength=len(data.train_y))
-        for sample in np.flatnonzero(times > 1).tolist():
-            where = ", ".join(f"worker:{w} step {s}" for w, s in used for i in history.samples[w, s] if i == sample)
-            lines.append(f"epoch {epoch}: sample {sample} was used {times[sample]} times: {where}")
-        whole = end - first == batches.steps_per_epoch and len(used) == (end - first) * history.layout.workers
-        if whole:
-            dealt = {int(i): f"worker:{w}, step {s}" for w, s in used for i in batches.of(w, s)[1]}
-            for sample in np.flatnonzero(times == 0).tolist():
-                lines.append(f"epoch {epoch}: sample {sample}, dealt to {dealt[sample]}, was never used")
-    return violated(lines) if lines else valid(f"{counted(epochs, 'epoch')} of {len(data.train_y)} samples")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..history.columns import FIRST, LOOK
 from ..history.model import History, Worker
-from ..models import Batches, Model, Vector, join
+from ..models import Batches, Ids, Model, Vector, join
 from ..optimizers import HALVE_EVERY
 from ..trained import batches_of, model_of
 from ..workloads.serial import STEP_ERROR, Rule, serial_training, union_gradient
@@ -54,8 +54,32 @@ class Training:
         return np.asarray(join(list(worker.reads.values[index]), self.model.size), np.float64)
 
     def gradient(self, theta: Vector, step: int) -> Path:
-        """The mean gradient over the union batch of a step, float64[size]."""
-        return np.asarray(union_gradient(self.model, self.history.data, self.batches, theta=theta, step=step))
+        """What a round makes of the gradients of a step, float64[size]: in general the mean over the union batch.
+
+        Of workers that have chosen samples themselves it is the mean of their gradients, each the mean over its
+        samples; weighted, if they have said what each counts.
+        """
+        parts, data = self._parts(step), self.history.data
+        if not parts or data is None:
+            return np.asarray(union_gradient(self.model, data, self.batches)(theta, step))
+        found = [share * self.model.gradient(theta, data.train_x[ids], data.train_y[ids]) for ids, share in parts]
+        return np.asarray(np.sum(found, axis=0))
+
+    def _parts(self, step: int) -> list[tuple[Ids, float]]:
+        """Of each worker the samples of a step, and the share of their gradient; none: all are those dealt out."""
+        history, batches = self.history, self.batches
+        if batches is None:
+            return []
+        dealt = [batches.of(worker, step)[1] for worker in range(history.layout.workers)]
+        used = [np.array(history.samples.get((w, step), ids), np.int64) for w, ids in enumerate(dealt)]
+        own = [not np.array_equal(mine, ids) for mine, ids in zip(used, dealt, strict=True)]
+        if history.claims.reduction == "weighted":
+            weighs = np.nan_to_num(history.weighs[:, step])
+            return list(zip(used, (weighs / max(weighs.sum(), 1e-30)).tolist(), strict=True))
+        if not any(own):
+            return []
+        each = np.where(own, 1.0, batches.weights(step)) / len(own)  # as `Trained.gradients` weighs them
+        return list(zip(used, each.tolist(), strict=True))
 
 
 def training_of(history: History) -> Training:
@@ -66,10 +90,9 @@ def training_of(history: History) -> Training:
 def serial_path(run: Training, start: Path, steps: int) -> Path:
     """Parameters of serial training before each step and after the last, float64[steps + 1, size]."""
     delay = run.history.workload.delay
-    data, batches = run.history.data, run.batches
     skipped = frozenset(np.flatnonzero(run.history.skipped).tolist())
     return serial_training(
-        run.model, data, batches, start=start, steps=steps, rule=run.rule, delay=delay, skipped=skipped
+        run.model, run.gradient, start=start, steps=steps, rule=run.rule, delay=delay, skipped=skipped
     )
 
 

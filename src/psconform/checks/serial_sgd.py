@@ -45,13 +45,15 @@ def follows_serial(history: History) -> Verdict:
     (claims ``delivery`` and ``recovery``): then the path is the serial path however often a part of it was taken back,
     and each read of a round fits, in whichever epoch it was made.
 
-    Assumes: float32; the samples that psconform deals out (R5 judges that they were used); a learning rate at which one
-    gradient moves the parameters by more than rounding does.
+    Where workers choose samples themselves, it is that of the samples that they have recorded (R5 judges those).
+
+    Assumes: float32; a learning rate at which one gradient moves the parameters by more than rounding does.
     """
     if lacks := _lacks(history):
         return not_judged(f"needs {lacks}")
-    if ((history.outcomes == FAILED) & ~history.skipped).any():
-        return unknown("a gradient was refused, so its round is none of serial SGD")
+    refused = bool(((history.outcomes == FAILED) & ~history.skipped).any())
+    if history.untold or refused:
+        return unknown(history.untold or "a gradient was refused, so its round is none of serial SGD")
     run = training_of(history)
     rounds = history.steps
     path = serial_path(run, run.start, rounds)

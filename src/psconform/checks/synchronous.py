@@ -14,7 +14,7 @@ from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
-from .witness import Seen, alike, grouped, listed, others, spans
+from .witness import Seen, alike, all_alike, grouped, listed, others, spans
 
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
@@ -342,15 +342,19 @@ def _named_rounds(reads: Reads) -> Ints | None:
     return None if reads.versions is None else np.asarray(reads.versions.max(axis=1, initial=0))
 
 
+REDUCED = {"mean": "mean", "sum": "sum", "weighted": "weighted mean"}
+
+
 @check("S5", "reduction", dimension="reduction", updates=SYNC)
 def reduction(history: History) -> Verdict:
     """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1 (1/R where R gradients
     complete a round).
 
-    A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no whole number
-    of applications (whole numbers are duplicates, R1). Where each variable gets the gradient that ``probe.gradients``
-    made for it, a gradient that reaches another variable has another weight there, and is named. A round in which a
-    gradient was refused, or none was due, may be the mean of the others.
+    Weighted: the share of its weight (``probe.push(step, weight=n)``) in those of its round; the rest of this is in
+    such shares. A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no
+    whole number of applications (whole numbers are duplicates, R1). Where each variable gets the gradient that
+    ``probe.gradients`` made for it, a gradient that reaches another variable has another weight there, and is named.
+    A round in which a gradient was refused, or none was due, may be the mean of the others.
 
     What a round without some of the workers is divided by, once they have no data left (``--batches``) or were evicted
     (``--drop-after``), is declared (claims ``divisor``): ``initial``, all workers, or ``live``, those that are in it;
@@ -361,8 +365,11 @@ def reduction(history: History) -> Verdict:
     evicts = history.layout.drop_after > 0 and history.disturbed
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
-    if evicts and not history.finals:
-        return unknown(history.no_final)
+    weighted = history.claims.reduction == "weighted"
+    if (lacks := history.untold) or ((evicts or weighted) and not history.finals):
+        return unknown(lacks or history.no_final)
+    if history.unweighted:
+        return violated([all_alike(history)])
     number, lines = history.layout.per_round, list(at_most(_divided(history)))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
     if not whole.any() and not lines:
@@ -371,8 +378,8 @@ def reduction(history: History) -> Verdict:
     shared = not lines and (not evicts or bool(history.last.plain[:, :, whole].any()))
     if shared and history.scale != 1.0:
         lines.append(
-            f"every gradient was applied {history.scale:.4g} times the declared {history.layout.reduction} over "
-            f"{number} workers{_guess(history)}"
+            f"every gradient was applied {history.scale:.4g} times the declared "
+            f"{REDUCED[history.layout.reduction]} over {number} workers{_guess(history)}"
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
@@ -450,6 +457,8 @@ def _part(counts: Floats) -> Bools:
 
 
 def _guess(history: History) -> str:
+    if history.layout.reduction == "weighted":
+        return ""
     number = history.layout.per_round
     declared_mean = history.layout.reduction == "mean"
     weight = history.scale / number if declared_mean else history.scale

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from ..history.model import History
 from ..verdict import counted
 
@@ -106,6 +108,13 @@ def again(history: History, group: Group[Any]) -> str:
             how = f"came back and began again at step {join.step} (probe.resume says where a worker goes on)"
             return f": worker:{group.worker} {how}"
     return ""
+
+
+def all_alike(history: History) -> str:
+    """That a weighted mean is none: the round in which that shows most."""
+    step = int(np.argmax(history.shares.max(axis=(0, 1))))
+    said = listed(f"{weight:g} of worker:{n}" for n, weight in enumerate(history.weighs[:, step].tolist()))
+    return f"all gradients count alike, though their weights differ: in round {step} they are {said}"
 
 
 def spans(steps: Iterable[int], noun: str = "step") -> str:

@@ -23,7 +23,7 @@ from ..trained import DATA
 from . import logs
 from .columns import OUTCOMES
 from .decode import decode_worker
-from .events import AnyEvent, End, Exit, FaultEvent, Samples, Without
+from .events import AnyEvent, End, Exit, FaultEvent, Push, Samples, Update, Without
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .events import Slip as SlipEvent
@@ -48,7 +48,7 @@ from .reasons import (
 )
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .slips import Cost, lost_sends, slips_of
-from .weights import by_live, rescaled, whole_scale
+from .weights import by_live, by_weight, rescaled, whole_scale
 
 _NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -93,6 +93,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     shards: tuple[int, ...] | None = None
     own: EventFile | None = None
     samples: dict[tuple[int, int], tuple[int, ...]] = {}
+    weights: dict[tuple[int, int], float] = {}
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
@@ -123,6 +124,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
                 samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
+                weights |= _weights(file, task)
                 shards = _same_shards(path, placed, shards)
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
@@ -141,6 +143,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         gaps=(),
         workload=manifest.workload,
         samples=samples,
+        weights=weights,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own, manifest.missed)
@@ -169,19 +172,28 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     if history.stops or history.endless:
         history = replace(history, last_words=_last_words(folder, manifest, last))
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
-    history = by_live(history) if WEIGHTS in manifest.workload.shows else history
-    scale = _scale(manifest, history.workers)
-    return history if scale == 1.0 else rescaled(history, scale)
+    return _in_shares(history)
 
 
 def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
     return read_events(path, run=manifest.run, name=str(task), limit=manifest.bounds.record)
 
 
-def _scale(manifest: Manifest, workers: Sequence[Worker]) -> float:
-    """Where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is."""
-    constant = manifest.claims.rate == "constant" and manifest.layout.local_steps == 1
-    return whole_scale(workers) if constant and WEIGHTS in manifest.workload.shows else 1.0
+def _weights(file: EventFile, task: Task) -> dict[tuple[int, int], float]:
+    """What each gradient counts in a weighted mean, where its push said so."""
+    pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
+    return {(task.index, event.step): event.weight for event in pushed if event.weight is not None}
+
+
+def _in_shares(history: History) -> History:
+    """The same history, in which a gradient with the share that it should have of its round counts for one."""
+    if WEIGHTS not in history.workload.shows:
+        return history
+    history = by_weight(history) if history.claims.reduction == "weighted" else by_live(history)
+    # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
+    constant = history.claims.rate == "constant" and history.layout.local_steps == 1
+    scale = whole_scale(history.workers) if constant else 1.0
+    return history if scale == 1.0 else rescaled(history, scale)
 
 
 def _check_life(file: EventFile, path: Path, *, task: Task, life: int) -> None:

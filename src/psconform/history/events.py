@@ -13,6 +13,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from ..probe import LARGEST, LIGHTEST
 from ..probe import Slip as SlipKind
 from .records import Harm
 
@@ -25,7 +26,10 @@ SAME = (
     "reads; else a read between two attempts says that it was computed anew"
 )
 
+WEIGHT = "what the gradient counts in a round that is a weighted mean: its number of samples, say; null: it did not say"
+
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+Weight = Annotated[float, Meta(ge=LIGHTEST, le=LARGEST)]
 Version = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 # A number, or the words nan, inf, -inf, for which JSON has no numbers.
 Number = float | Literal["nan", "inf", "-inf"]
@@ -127,6 +131,7 @@ class Push(Event, tag="push", frozen=True):
     step: Annotated[Count, Meta(description="the worker's step")]
     attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
     same: Annotated[bool, Meta(description=SAME)] = False
+    weight: Annotated[Weight | None, Meta(description=WEIGHT)] = None
 
 
 class Ack(Event, tag="ack", frozen=True):
@@ -149,6 +154,7 @@ class Update(Event, tag="update", frozen=True):
     attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
     versions: Annotated[list[Version] | None, Meta(description="as in ack")] = None
     same: Annotated[bool, Meta(description="as in push")] = False
+    weight: Annotated[Weight | None, Meta(description="as in push")] = None
 
 
 class Done(Event, tag="done", frozen=True):

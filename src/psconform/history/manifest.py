@@ -144,6 +144,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "workload": workload.name,
             "workers": layout.workers,
             "update": layout.update,
+            "weighted": self.claims.reduction == "weighted",
             "variables": layout.holders,
         }
         return {"run": self.run, **names, **fields, "slow": dict(workload.slow), "batches": dict(workload.batches)}

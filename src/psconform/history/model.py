@@ -13,7 +13,22 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
-from .columns import ANEW, FAILED, OK, UNKNOWN, Bools, Finals, Ints, Pushes, Reads, Sent, Values, final_reads, no_sent
+from .columns import (
+    ANEW,
+    FAILED,
+    OK,
+    UNKNOWN,
+    Bools,
+    Finals,
+    Floats,
+    Ints,
+    Pushes,
+    Reads,
+    Sent,
+    Values,
+    final_reads,
+    no_sent,
+)
 from .manifest import Workload
 from .reasons import FaultMissed, NoEnd, Stop, TaskFailed
 from .records import Absence, Harm, Mark, Poisoned, Struck
@@ -145,6 +160,7 @@ class History:
     gaps: tuple[str, ...]  # why the record is not complete; nothing is called valid then
     workload: Workload = field(default_factory=Workload)
     samples: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # ids by (worker, step), recorded
+    weights: Mapping[tuple[int, int], float] = field(default_factory=dict)  # by (worker, step), as its push said
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
@@ -163,6 +179,7 @@ class History:
     slips: tuple[Slipped, ...] = ()  # what the trainer got wrong with the probe
     last_words: Mapping[str, str] = field(default_factory=dict)  # what each task did last, if training stopped early
     dynamic: bool = False  # work is dealt out as workers ask for it, so each takes as many steps as it comes to
+    unweighted: bool = False  # gradients of a weighted mean all have the same share
     divisor: str = ""  # of rounds without some workers: initial, live, or mixed; empty: there are none
     calibration: bool = False  # it is the run that was to find the unit of the ledger, and did not come to its end
     notes: tuple[str, ...] = ()  # what a reader should know and that takes nothing away
@@ -487,6 +504,38 @@ class History:
         """What the final reads show, taken together."""
         reads = [(worker.reads, index) for worker, index in self.finals]
         return final_reads(reads, shape=(self.variables, self.layout.workers, self.steps))
+
+    @cached_property
+    def weighs(self) -> Floats:
+        """What each gradient counts in a weighted mean, as its worker said, float64[W, K]; NaN: it did not."""
+        weighs = np.full((self.layout.workers, self.steps), np.nan)
+        for grad, weight in self.weights.items():
+            weighs[grad] = weight
+        return weighs
+
+    @property
+    def untold(self) -> str:
+        """A gradient of a weighted mean of which it is not known what it counts; empty if there is none."""
+        lacks = (self.outcomes > 0) & np.isnan(self.weighs) & (self.claims.reduction == "weighted")
+        for worker, step in np.argwhere(lacks)[:1].tolist():
+            return f"worker:{worker} did not say what its gradient of step {step} counts: probe.push(step, weight=...)"
+        return ""
+
+    @cached_property
+    def shares(self) -> Floats:
+        """What each gradient makes of its round, in shares of gradients that all count alike, float64[V, W, K].
+
+        Of a weighted mean that of what its worker said, of those that show in the end; else one.
+        """
+        shares = np.ones((self.variables, self.layout.workers, self.steps))
+        if self.claims.reduction != "weighted":
+            return shares
+        there = self.last.ever if self.finals else np.ones_like(shares, np.bool_)
+        there = there & ~np.isnan(self.weighs)
+        total = np.where(there, self.weighs, 0.0).sum(axis=1, keepdims=True)
+        known = there & (total > 0)
+        shares[known] = (self.weighs * self.layout.workers / np.where(total, total, 1.0))[known]
+        return shares
 
     def variable(self, index: int | np.integer) -> str:
         """A variable's name in a witness."""

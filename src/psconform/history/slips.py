@@ -29,6 +29,7 @@ COSTS = {
         "acknowledgement of what was never pushed (probe.push comes first)",
     ),  # or the push was not recorded
     Slip.ACK_AFTER_DONE: (Cost.SENT, "acknowledgement after wait_for_all"),  # the push stays unknown
+    Slip.NO_WEIGHT: (Cost.PART, "push without its weight in a round that is a weighted mean"),
     Slip.NO_OUTCOME: (Cost.SENT, "acknowledgement with an unknown outcome"),
     Slip.PUSH_AFTER_DONE: (Cost.SENT, "push after wait_for_all"),  # the final reads may not show it
     Slip.PUSH_AFTER_RESIDUAL: (Cost.SENT, "push after the residual"),

@@ -29,6 +29,15 @@ def _may_be_short(history: History) -> bool:
     return means and (bool(history.absences) or bool(history.excused.any()))
 
 
+def _held(history: History) -> Floats:
+    """How often each gradient shows in the end, float64[V, W, K]; inf: more often at one end of a variable."""
+    odd, held = history.last.odd, history.last.plain.astype(np.float64)
+    shown = odd.take(~odd.zero)
+    even = np.abs(shown.head - shown.tail) <= COUNT_TOLERANCE * np.maximum(1.0, np.abs(shown.head))
+    held[shown.variable, shown.peer, shown.step] = np.where(even, shown.head, np.inf)
+    return held
+
+
 def weights_of(history: History, short: Bools) -> Floats:
     """The weight of the gradients of each short round, in those of whole rounds, float64[K]; inf: they differ.
 
@@ -36,10 +45,7 @@ def weights_of(history: History, short: Bools) -> Floats:
     """
     there: Bools = np.array(history.last.ever.all(axis=0))
     whole: Bools = np.array(there.all(axis=0))
-    odd, held = history.last.odd, history.last.plain.astype(np.float64)  # [V, W, K], inf: more at one end
-    shown = odd.take(~odd.zero)
-    even = np.abs(shown.head - shown.tail) <= COUNT_TOLERANCE * np.maximum(1.0, np.abs(shown.head))
-    held[shown.variable, shown.peer, shown.step] = np.where(even, shown.head, np.inf)
+    held = _held(history)
     usual = float(np.median(held[:, :, whole])) if whole.any() else 1.0
     weights = np.full(history.steps, np.nan)
     for step in np.flatnonzero(short).tolist():
@@ -97,6 +103,22 @@ def _in_rounds_of_live(history: History, worker: Worker, factor: Floats, newest:
     return divided.take(~fits | (by == 1.0))
 
 
+def by_weight(history: History) -> History:
+    """The same history, in which a gradient of a weighted mean counts for one if it has the share that it should have.
+
+    If all have the same share all the same, it stays as it is, and is ``unweighted``. Where a worker has not said what
+    its gradients count, they count for what they show.
+    """
+    shares, held = history.shares, _held(history)
+    said: Bools = np.array(~((history.outcomes > 0) & np.isnan(history.weighs)).any(axis=0))  # [K]
+    there = history.last.ever & said
+    differ = np.abs(shares - 1) > COUNT_TOLERANCE
+    if (there & differ).any() and (np.abs(held - 1) <= COUNT_TOLERANCE)[there].all():
+        return replace(history, unweighted=True)
+    shares = np.where(said | ~np.isfinite(held) | (held == 0), shares, held)
+    return replace(history, workers=_in_units(history.workers, shares))
+
+
 def whole_scale(workers: Sequence[Worker]) -> float:
     """The factor by which (nearly) every applied gradient is off, 1.0 if there is none.
 
@@ -126,18 +148,24 @@ def whole_scale(workers: Sequence[Worker]) -> float:
 
 def rescaled(history: History, scale: float) -> History:
     """The same history with counts in units of ``scale``: a cell that holds exactly that is no longer odd."""
-    workers = tuple(replace(w, reads=replace(w.reads, odd=_rescaled(w.reads, scale))) for w in history.workers)
-    return replace(history, workers=workers, scale=scale)
+    units = np.full((history.variables, history.layout.workers, history.steps), scale)
+    return replace(history, workers=_in_units(history.workers, units), scale=scale)
 
 
-def _rescaled(reads: Reads, scale: float) -> Odd:
+def _in_units(workers: Sequence[Worker], units: Floats) -> tuple[Worker, ...]:
+    """The same workers, of which each cell counts in units of its own, float64[V, W, K]."""
+    return tuple(replace(w, reads=replace(w.reads, odd=_odd_in_units(w.reads, units))) for w in workers)
+
+
+def _odd_in_units(reads: Reads, units: Floats) -> Odd:
     odd = reads.odd
-    scaled = replace(odd, head=odd.head / scale, tail=odd.tail / scale)
+    by = units[odd.variable, odd.peer, odd.step]
+    scaled = replace(odd, head=odd.head / by, tail=odd.tail / by)
     fits = (np.abs(scaled.head - 1) < COUNT_TOLERANCE) & (np.abs(scaled.tail - 1) < COUNT_TOLERANCE)
     kept = scaled.take(~fits)
     added = np.array(list(_plain_runs(reads)), np.int64).reshape(-1, 5)
-    ones = np.full(len(added), 1 / scale)
-    variable, peer, step, first, end = added.T
+    variable, peer, step, first, end = added[units[tuple(added[:, :3].T)] != 1].T
+    ones = 1 / units[variable, peer, step]
     plain = Odd(variable, peer, step, first, end, head=ones, tail=ones)  # held exactly one: odd now
     names = ("variable", "peer", "step", "first", "end", "head", "tail")
     return Odd(*(np.concatenate([getattr(kept, name), getattr(plain, name)]) for name in names)).sorted()

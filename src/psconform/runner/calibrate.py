@@ -77,8 +77,19 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
         )
         why = "; ".join(map(str, (*manifest.reasons, *slips))) or unread
         raise BadInput(f"target {manifest.target}", f"its calibration run failed: {why}", hint=f"See {folder / 'logs'}")
-    mean = manifest.layout.update == "sync" and manifest.claims.reduction == "mean"
-    return rate_from(reads, target=manifest.target) * (workers if mean else 1)
+    return rate_from(reads, target=manifest.target) / _share(folder, manifest)
+
+
+def _share(folder: Path, manifest: Manifest) -> float:
+    """What a gradient of the first worker makes of its update."""
+    if manifest.layout.update != "sync" or not manifest.claims.averages:
+        return 1.0
+    files = [_record(folder, manifest, task) for task in manifest.layout.worker_tasks]
+    pushed: list[list[Push | Update]] = [[*file.of(Push), *file.of(Update)] if file else [] for file in files]
+    weighs = [each[0].weight or 0.0 if each else 0.0 for each in pushed]
+    if manifest.claims.reduction == "weighted" and weighs[0]:
+        return weighs[0] / sum(weighs)
+    return 1 / len(files)
 
 
 def is_distinct(folder: Path, manifest: Manifest) -> bool:

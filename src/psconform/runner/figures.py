@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ..checks.path import training_of
 from ..history.columns import OK, Bools, Floats, Ints, Pushes
 from ..history.model import History
 from ..models import Classifier, join
 from ..trained import batches_of, model_of
-from ..workloads.serial import Rule, serial_training
+from ..workloads.serial import Rule, serial_training, union_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +136,10 @@ def curves_of(history: History) -> Curves | None:
     model, data, layout = model_of(history.spec), history.data, history.layout
     steps = history.steps
     sync = layout.update == "sync"
-    union = {**history.spec, "workers": layout.workers if sync else 1}
+    alone = {**history.spec, "workers": 1}
     path = serial_training(
         model,
-        data,
-        batches_of(union, data),
+        training_of(history).gradient if sync else union_gradient(model, data, batches_of(alone, data)),
         start=model.initial(history.workload.seed),
         steps=steps if sync else steps * layout.workers,
         rule=Rule(learning_rate=history.workload.learning_rate, optimizer=layout.optimizer, schedule=layout.schedule),

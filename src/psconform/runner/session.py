@@ -239,7 +239,7 @@ def _unit(plan: Plan, known: _Calibrated | None) -> float:
     if plan.target.unit is not None:
         return plan.target.unit(layout)
     assert known is not None
-    share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).reduction == "mean" else 1
+    share = layout.per_round if layout.update == "sync" and plan.target.claimed(layout).averages else 1
     rate = known.rate if plan.target.learning_rate is None else plan.target.learning_rate
     return UNIT * rate / share
 
@@ -273,7 +273,7 @@ def _rate(plan: Plan, unit: float) -> float:
     mean, of an update in async the gradient.
     """
     layout, speed = plan.layout, plan.workload.learning_rate if plan.layout.plain else 1.0
-    mean = layout.update == "sync" and plan.target.claimed(layout).reduction == "mean"
+    mean = layout.update == "sync" and plan.target.claimed(layout).averages
     own = unit / UNIT * (layout.per_round if mean else 1)  # of a gradient that nobody else's is averaged with
     return speed / (own if mean or layout.update == "async" else own * layout.per_round)
 

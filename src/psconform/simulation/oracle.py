@@ -182,6 +182,12 @@ def _weights(facts: Facts) -> Breaches:
 
 
 def _weighed(facts: Facts) -> Breaches:
+    if weights := facts.schedule.weights:
+        for column in facts.columns:
+            for index, (worker, step) in enumerate(column.grads):
+                total = sum(weights[other] for other, of in column.counts if of == step)
+                yield from _weighs_one(column, index, weights[worker] / total)
+        return
     if not facts.schedule.live or facts.schedule.reduction == "sum":
         yield from _weighs(facts, 1 / facts.per_round if facts.schedule.reduction == "mean" else 1.0)
         return

@@ -76,7 +76,8 @@ class Recorded(Trace):
                 shown = versions if self.schedule.versions else None
                 probe.read(values, shown, step=step, final=final, shards=self._shards)
             case Sent(worker, _, _, step):
-                self._probe(worker).push(step)
+                weights = self.schedule.weights
+                self._probe(worker).push(step, weight=weights[worker] if weights else None)
             case Told(worker, _, _, step, outcome, versions):
                 told = versions if versions and self.schedule.versions else None
                 self._probe(worker).ack(step, outcome, told)
@@ -191,7 +192,7 @@ def _of(fault: Fault) -> str:
 def manifest_of(schedule: Schedule) -> Manifest:
     """What a simulated run claims: all that the mode of training promises."""
     update = "sync" if schedule.sync else "async"
-    share = (schedule.quorum or schedule.workers) if schedule.sync and schedule.reduction == "mean" else 1
+    share = (schedule.quorum or schedule.workers) if schedule.sync and schedule.reduction != "sum" else 1
     layout = Layout(
         ps=schedule.ps,
         workers=schedule.workers,

@@ -24,6 +24,8 @@ GANG = 7
 """In one of so many schedules with checkpoints all tasks are killed at once."""
 OVERFLOW = 5
 """In one of so many sync schedules up to a quarter of the rounds is skipped by all."""
+WEIGHTED = 6
+"""In one of so many sync schedules a round is a weighted mean."""
 RECOVER = ("sync", "async")
 """Modes that have checkpoints."""
 
@@ -63,6 +65,7 @@ class Schedule:
     every: int = 0
     drop_after: float = 0.0
     live: bool = False
+    weights: tuple[int, ...] = ()
     skips: tuple[int, ...] = ()
     versions: bool = True
     compute_s: float = 0.005
@@ -87,8 +90,9 @@ class Schedule:
             self.workers,
             per_round=(self.quorum or self.workers) if self.sync else 0,
             last=self.steps,
-            mean=self.reduction == "mean",
+            mean=self.reduction != "sum",
             live=self.live,
+            weights=self.weights,
             aware=self.mode == "staleness-aware",
             once=self.delivery != "at-least-once",
             skipped=frozenset(self.skips),
@@ -148,9 +152,13 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     if mode == "sync" and seed % OVERFLOW == 0:
         few = Random(f"skips {seed}")
         schedule = replace(schedule, skips=tuple(sorted(few.sample(range(steps), few.randint(1, steps // 4)))))
-    if not faults or random.random() < 0.2:
-        return schedule
-    return _with_faults(schedule, random)
+    if faults and random.random() >= 0.2:
+        schedule = _with_faults(schedule, random)
+    if mode == "sync" and seed % WEIGHTED == 0 and schedule.reduction == "mean" and not schedule.drop_after:
+        samples = Random(f"weights {seed}")
+        weights = tuple(samples.choice((1, 2, 10, 37)) for _ in range(workers))
+        schedule = replace(schedule, reduction="weighted", weights=weights)
+    return schedule
 
 
 def _network(random: Random, *, doubled: bool) -> Network:

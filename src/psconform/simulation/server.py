@@ -77,6 +77,7 @@ class Rules:
         last: after so many rounds every gradient is late.
         mean: a round is their mean, not their sum.
         live: one without some workers is the mean of those that are in it, not of all.
+        weights: by worker, what its gradients count in a weighted mean; empty: a round is none.
         aware: the rate is divided by the staleness.
         once: a gradient that was applied is not applied again.
         skipped: rounds that change nothing, for a gradient overflows, and that every worker is refused.
@@ -87,6 +88,7 @@ class Rules:
     last: int = 0
     mean: bool = True
     live: bool = False
+    weights: tuple[int, ...] = ()
     aware: bool = False
     once: bool = True
     skipped: frozenset[int] = frozenset()
@@ -224,12 +226,18 @@ class Server:
 
     def commit(self, members: tuple[Push, ...]) -> None:
         """Complete a round: its mean, or sum, is one update."""
-        number = len(members) if self.rules.live else self.rules.per_round
         for push in members:
-            self.apply(push, 1 / number if self.rules.mean else 1.0)
+            self.apply(push, self.share(push, members))
         self.offered, self.evicted = {}, set()
         self.rounds += (members,)
         self.version += 1
+
+    def share(self, push: Push, members: tuple[Push, ...]) -> float:
+        """What a gradient makes of its round."""
+        if self.rules.weights:
+            return self.rules.weights[push.worker] / sum(self.rules.weights[member.worker] for member in members)
+        number = len(members) if self.rules.live else self.rules.per_round
+        return 1 / number if self.rules.mean else 1.0
 
     def apply(self, push: Push, weight: float) -> None:
         """Apply a gradient to every variable."""

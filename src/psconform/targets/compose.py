@@ -317,7 +317,7 @@ def _template(text: str) -> str:
 
 
 def _share(target: Target, layout: Layout) -> int:
-    mean = layout.update == "sync" and target.claimed(layout).reduction == "mean"
+    mean = layout.update == "sync" and target.claimed(layout).averages
     return layout.per_round if mean else 1
 
 

@@ -13,7 +13,7 @@ from ..claims import Claims
 from ..errors import BadInput
 from ..layout import MAX_TASKS, Command, Layout, Task
 from ..options import OPTIONS as RUN_OPTIONS
-from ..options import REDUCTIONS, UPDATES
+from ..options import UPDATES
 from ..parts import Part
 
 Addresses = Mapping[Task, str]
@@ -89,7 +89,7 @@ class Target:
     claims: Mapping[str, Claims]
     source: str = ""
     about: str = ""
-    reductions: tuple[str, ...] = REDUCTIONS
+    reductions: tuple[str, ...] = ("mean", "sum")
     unit: Callable[[Layout], float] | None = None
     preload: tuple[str, ...] | None = None
     tf_config: bool = True

@@ -140,7 +140,8 @@ def _reductions(path: Path, file: _File, jobs: Mapping[str, Job]) -> list[str]:
         raise BadInput(
             f"{path}: claims.sync.reduction", "is not among reductions", value=claimed, choices=file.reductions
         )
-    found = sorted(file.reductions or REDUCTIONS, key=lambda reduction: reduction != claimed)
+    usual = [reduction for reduction in REDUCTIONS if reduction in (*Target.reductions, claimed)]
+    found = sorted(file.reductions or usual, key=lambda reduction: reduction != claimed)
     return found if file.reductions or any(job.uses("reduction") for job in jobs.values()) else found[:1]
 
 

@@ -23,7 +23,7 @@ the path, for there a nudge of the parameters grows likewise.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,21 +83,28 @@ STEP_ERROR = 1e-6
 """Tolerance of one step in float32. Measured: 2.3e-8 to 4.1e-8 at learning rates up to 1, 1.7e-7 at 2."""
 
 
-def union_gradient(model: Model, data: Data | None, batches: Batches | None, *, theta: Vector, step: int) -> Vector:
-    """Mean gradient at theta over the union batch of a step, in the dtype of theta.
+Gradient = Callable[[Vector, int], Vector]
+"""The gradient at some parameters, of a step; in the dtype of the parameters."""
+
+
+def union_gradient(model: Model, data: Data | None, batches: Batches | None) -> Gradient:
+    """The mean gradient over the union batch of a step.
 
     ``data`` and ``batches`` are None for a model without samples (`Quadratic`).
     """
-    if data is None or batches is None:
-        return model.gradient(theta, None, None)
-    _, ids = batches.union(step)
-    return model.gradient(theta, data.train_x[ids], data.train_y[ids])
+
+    def gradient(theta: Vector, step: int) -> Vector:
+        if data is None or batches is None:
+            return model.gradient(theta, None, None)
+        _, ids = batches.union(step)
+        return model.gradient(theta, data.train_x[ids], data.train_y[ids])
+
+    return gradient
 
 
 def serial_training(
     model: Model,
-    data: Data | None,
-    batches: Batches | None,
+    gradient: Gradient,
     *,
     start: Vector,
     steps: int,
@@ -105,18 +112,21 @@ def serial_training(
     delay: int = 0,
     skipped: Collection[int] = (),
 ) -> Trajectory:
-    """Like `delayed_sgd`, with any update rule: float64[steps + 1, size]. Steps that are ``skipped`` change nothing."""
+    """Parameters before each step and after the last, float64[steps + 1, size].
+
+    A gradient is taken where training stood ``delay`` steps before. Steps that are ``skipped`` change nothing.
+    """
     if steps < 0 or delay < 0:
         raise ValueError(f"steps and delay must be at least 0, got {steps} and {delay}")
     path, moments, updates = np.empty((steps + 1, model.size)), rule.begin(model.size), 0
     path[0] = start
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is a result
         for step in range(steps):
-            gradient = union_gradient(model, data, batches, theta=path[max(0, step - delay)], step=step)
+            now = gradient(path[max(0, step - delay)], step)
             if step in skipped:
                 path[step + 1] = path[step]
                 continue
-            change, moments = rule.update(moments, gradient, updates)
+            change, moments = rule.update(moments, now, updates)
             path[step + 1], updates = path[step] - change, updates + 1
     return path
 

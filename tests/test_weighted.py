@@ -1,0 +1,93 @@
+"""Rounds that are weighted means: federated averaging, samples or tokens of uneven batches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from psconform.probe import Probe
+from psconform.runner.verdicts import judge_folder
+from psconform.simulation.record import simulate
+from psconform.simulation.schedule import Schedule, draw
+
+from .mutations import edit
+
+WEIGHTED = Schedule(workers=3, ps=2, steps=6, reduction="weighted", weights=(10, 20, 37))
+
+
+def pushes(folder, worker):
+    lines = (folder / "events" / f"worker-{worker}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "push"]
+
+
+def test_a_weighted_mean_is_valid(tmp_path):
+    simulate(WEIGHTED, tmp_path / "run")
+    judged = judge_folder(tmp_path / "run")
+    assert {verdict.status for verdict in judged.verdicts} == {"valid", "not judged"}
+    assert "S5" in judged.names("valid")
+
+
+@pytest.mark.parametrize("first", range(0, 240, 60))
+def test_so_it_is_under_faults(tmp_path, first):
+    weighted = [seed for seed in range(first, first + 60) if draw(seed, mode="sync").weights]
+    assert weighted
+    for seed in weighted:
+        simulate(draw(seed, mode="sync"), tmp_path / str(seed))
+        assert judge_folder(tmp_path / str(seed)).exit_code == 0
+
+
+@pytest.mark.parametrize(("steps", "says"), [([2], "worker:1, step 2, at "), (range(6), "worker:1, step ")])
+def test_one_that_does_not_count_what_its_worker_says_is_named(tmp_path, steps, says):
+    simulate(WEIGHTED, tmp_path / "run")
+    at = pushes(tmp_path / "run", 1)
+    for step in steps:
+        edit(tmp_path / "run" / "events" / "worker-1.jsonl", at[step], lambda event: event | {"weight": 23})
+    judged = judge_folder(tmp_path / "run")
+    assert judged.names("violated") == ["S5"]
+    (verdict,) = (verdict for verdict in judged.verdicts if verdict.status == "violated")
+    assert any(says in line for line in verdict.witness)
+
+
+def test_a_plain_mean_is_none(tmp_path):
+    simulate(replace(WEIGHTED, weights=()), tmp_path / "run")
+    for worker, weight in enumerate(WEIGHTED.weights):
+        for number in pushes(tmp_path / "run", worker):
+            path = tmp_path / "run" / "events" / f"worker-{worker}.jsonl"
+            edit(path, number, lambda event, weight=weight: event | {"weight": weight})
+    judged = judge_folder(tmp_path / "run")
+    (line,) = (line for verdict in judged.verdicts for line in verdict.witness)
+    assert judged.names("violated") == ["S5"]
+    assert "all gradients count alike" in line
+    assert "10 of worker:0, 20 of worker:1 and 37 of worker:2" in line
+
+
+def test_what_a_gradient_counts_must_be_said(tmp_path):
+    simulate(WEIGHTED, tmp_path / "run")
+    for number in pushes(tmp_path / "run", 1):
+        edit(
+            tmp_path / "run" / "events" / "worker-1.jsonl",
+            number,
+            lambda event: {name: value for name, value in event.items() if name != "weight"},
+        )
+    judged = judge_folder(tmp_path / "run")
+    assert judged.names("violated") == []
+    assert judged.names("unknown") == ["S5"]
+    assert any("did not say what its gradient of step 0 counts" in verdict.reason for verdict in judged.verdicts)
+
+
+@pytest.mark.parametrize(("weight", "slip"), [(None, "no weight"), (0, "range"), (float("nan"), "range"), ("x", "arg")])
+def test_a_push_without_a_proper_weight_is_a_slip(tmp_path: Path, weight, slip):
+    (tmp_path / "events").mkdir()
+    spec = {"workers": 1, "steps": 2, "unit": 840.0, "run": "r", "variables": 1, "weighted": True}
+    probe = Probe(spec, task="worker:0", folder=str(tmp_path))
+    probe.push(0, weight=3)
+    probe.push(1, weight=weight)
+    probe.close()
+    lines = (tmp_path / "events" / "worker-0.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["weight"] for event in events if event["kind"] == "push" and event["step"] == 0] == [3.0]
+    (found,) = (event for event in events if event["kind"] == "slip")
+    assert found["what"].startswith(slip)
