@@ -289,7 +289,8 @@ def ack_version(run, random, ack, ps):
     tau, by = ack["versions"][ps] - 1 - read["versions"][ps], random.choice((1, -1))
     ack["versions"][ps] += by
     straight = len(run.once) == len(run.of("push")) and not run.of("resume")
-    return f"{'A1' * straight} {'A2' * (tau + by < 0)} {'A4' * (max(1, tau) != max(1, tau + by))}"
+    # A4? if a read contradicts the acknowledgement (A7), tau is not known
+    return f"{'A1' * straight} {'A2' * (tau + by < 0)} {'A4?' * (max(1, tau) != max(1, tau + by))}"
 
 
 def read_version(run, random, before, read):
@@ -301,7 +302,7 @@ def read_version(run, random, before, read):
 
 def read_since(run):
     """Checkpoints that are restored, with a worker that has read since. Of a skipped round they hold nothing."""
-    if run.refused:
+    if any(ack["outcome"] == "failed" for ack in run.of("ack")):
         return []
     pairs = product(run.restored()[0], run.of("restore"))
     pairs = [(kept, restore["epoch"]) for kept, restore in pairs if kept["name"] == restore["name"]]
@@ -412,9 +413,19 @@ def test_an_edit_flips_what_it_should(tmp_path, first):
 @pytest.mark.nightly
 @pytest.mark.parametrize("first", range(1000, 1750, 150))
 def test_each_of_many_edits_flips_what_it_should(tmp_path, first):
-    made, wrong = judge_edits(range(first, first + 150), tmp_path)
+    _, wrong = judge_edits(range(first, first + 150), tmp_path)
     assert not wrong
-    assert made.keys() == EDITS.keys()
+
+
+def test_each_edit_can_be_made(tmp_path):
+    left = {*EDITS}
+    for seed in range(1000, 1750):
+        run, _ = recorded(seed, tmp_path / "run")
+        left -= {name for name in left if list(EDITS[name].at(run))}
+        shutil.rmtree(tmp_path / "run")
+        if not left:
+            break
+    assert not left
 
 
 def test_what_is_taken_apart_and_not_changed_is_judged_alike(tmp_path):

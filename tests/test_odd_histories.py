@@ -11,12 +11,17 @@ import pytest
 from psconform.checks.order import apply_order
 from psconform.checks.staleness import staleness
 from psconform.claims import SYNC, Claims
+from psconform.history.build import load_history
 from psconform.history.manifest import Workload
 from psconform.layout import Layout
 from psconform.probe import DECAY, UNIT
 from psconform.report.text import explain
+from psconform.runner.verdicts import judge_folder
+from psconform.simulation.record import simulate
+from psconform.simulation.schedule import draw
 
 from .stories import CLAIMS, Story
+from .taken_apart import Record
 from .test_checks_under_faults import Aware, Bounded, Rounds, ended, held_up, ps_lost, reason, statuses
 
 
@@ -380,3 +385,15 @@ def test_a_restore_or_another_life_is_no_mere_delay(tmp_path):
     slow = Story(tmp_path / "slow", claims=CLAIMS)
     held_up(slow)
     assert slow.finish().history.straight
+
+
+def test_no_gradient_is_whole_in_a_run_with_short_rounds(tmp_path):
+    """Weights of rounds without a worker are in those of whole rounds, of which here none has an even gradient."""
+    simulate(draw(135, mode="sync"), tmp_path / "run")
+    assert load_history(tmp_path / "run").divisor == "live"
+    run = Record(tmp_path / "run")
+    for variable, grad in run.lasting:
+        for read in run.of("read"):
+            run.times(read, variable, grad, 1, 0)
+    run.write(tmp_path / "run")
+    assert "R1" in judge_folder(tmp_path / "run").names("violated")

@@ -46,7 +46,8 @@ def weights_of(history: History, short: Bools) -> Floats:
     there: Bools = np.array(history.last.ever.all(axis=0))
     whole: Bools = np.array(there.all(axis=0))
     held = _held(history)
-    usual = float(np.median(held[:, :, whole])) if whole.any() else 1.0
+    even = held[:, :, whole][np.isfinite(held[:, :, whole])]
+    usual = float(np.median(even)) if even.size else 1.0
     weights = np.full(history.steps, np.nan)
     for step in np.flatnonzero(short).tolist():
         counts = held[:, there[:, step], step].ravel() / (usual or 1.0)
