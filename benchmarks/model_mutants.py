@@ -423,7 +423,7 @@ MUTANTS = (
         "worker",
         'self._told("unknown", ())\n            raise',
         'self._told("ok", ())\n            raise',
-        "",
+        "S1 S3 R1",
     ),
     Mutant(
         "dedupe-by-the-first-worker",

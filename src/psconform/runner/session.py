@@ -108,7 +108,7 @@ class Session:
             if isinstance(known, Manifest):
                 return known
             unit = _unit(plan, known)
-            distinct = known is not None and known.distinct and plan.workload.is_ledger
+            distinct = (plan.target if known is None else known).distinct and plan.workload.is_ledger
             workload = structs.replace(plan.workload, unit=unit, rate=_rate(plan, unit), distinct=distinct)
             plan = replace(plan, workload=workload)
             idle: list[Fault] = []

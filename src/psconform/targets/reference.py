@@ -61,6 +61,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         jobs={"ps": job, "worker": job},
         claims={update: replace(claims, **PROMISES) for update, claims in DEFAULTS.items()},
         unit=_unit,
+        distinct=True,
         preload=(f"{MODULE}.modes.setup",),
         defects=tuple(DEFECTS),
         workloads=tuple(all_workloads()),

@@ -76,6 +76,7 @@ class Target:
         min_ps, max_ps, min_workers, max_workers: how many tasks of a job its clusters have, replicas none of ``ps``.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
         learning_rate: of the gradient of one worker alone, with plain SGD; None: what calibration finds is right.
+        distinct: each variable gets the gradient that ``probe.gradients`` made for it; calibration finds out itself.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
         shared: all tasks have one cluster spec.
         push_alone: a push asks for nothing, so it is sent though no answer comes (the phase ``sent``).
@@ -105,6 +106,7 @@ class Target:
     max_workers: int = MAX_TASKS
     batches: bool = False
     learning_rate: float | None = None
+    distinct: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False
     push_alone: bool = False
