@@ -92,15 +92,15 @@ def test_bad_faults(options, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"layout": "ps=0,worker=2", "kill": ["worker:1@3"]}, "--kill: needs a ps"),
+        ({"layout": "ps=0,worker=2", "kill": ["worker:1@3"]}, "--layout: replicas of .* so none can be started again"),
         ({"layout": "ps=1,worker=3", "quorum": 2, "kill": ["worker:1@3"]}, "--kill: excludes --quorum"),
         ({"replication": "in-graph", "stop": ["worker:1@3..5"]}, "--stop: needs --replication between-graph"),
         ({"checkpoint_every": -1}, "--checkpoint-every: must be between 0"),
         ({"checkpoint_every": True}, "--checkpoint-every: must be between 0"),
         ({"checkpoint_every": "0s"}, "--checkpoint-every: the time must be more than 0"),
         ({"checkpoint_every": "soon"}, "--checkpoint-every: the time must be a number with its unit"),
-        ({"layout": "ps=0,worker=2", "checkpoint_every": "2s"}, "--checkpoint-every: needs a ps.*, got '2s'"),
-        ({"layout": "ps=0,worker=2", "checkpoint_every": 5}, "--checkpoint-every: needs a ps"),
+        ({"layout": "ps=0,worker=2", "checkpoint_every": "2s"}, "--checkpoint-every: replicas.* checkpoints, got '2s'"),
+        ({"layout": "ps=0,worker=2", "checkpoint_every": 5}, "--checkpoint-every: replicas of target"),
         ({"checkpoint_every": "9" * 5000}, "--checkpoint-every: the time must be a number with its unit"),
         ({"kill": ["worker:1@after-pusch:35"]}, "--kill: unknown phase, got 'after-pusch'.*mean 'after-push'"),
         ({"kill": ["ps:0@typo"]}, "--kill: unknown phase, got 'typo'; valid: .*checkpointing"),

@@ -96,7 +96,6 @@ ROWS: tuple[Row, ...] = (
     *_rows("poison", EXCHANGE, PS, why="it is what refuses a gradient"),
     *_rows("poison", "replication", "between-graph", "in-graph", why="no gradient is one worker's own"),
     *_rows("poison", "compression", "none", why="what is not sent of a NaN is sent later"),
-    *_rows("faults checkpoint_every", EXCHANGE, PS, why="replicas keep no state for each other"),
     *_rows("faults checkpoint_every", "replication", "between-graph"),
     *_rows("faults checkpoint_every", "quorum", 0),
     *_rows("faults checkpoint_every", "compression", "none", why="a residual dies with its worker"),

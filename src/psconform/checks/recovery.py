@@ -148,7 +148,7 @@ def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) ->
     backs, reason = restores(history), unrecorded(history)
     if not backs and not reason:
         return not_judged("needs a rollback: a ps that is killed, and a checkpoint")
-    if history.shards is None:
+    if history.places is None:
         return not_judged("needs the ps of each variable: probe.read(..., shards=...)")
     lines, looked = [], 0
     for back in backs:
@@ -166,11 +166,11 @@ def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) ->
 
 def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *, fenced: bool) -> Iterator[str]:
     """How a worker's first read after a rollback differs from the checkpoint."""
-    assert history.shards is not None
+    assert history.places is not None
     assert back.checkpoint is not None
     visible = history.visible_in(back.restore.epoch)
     since = worker.sent_before(index, epoch=back.restore.epoch)
-    for variable, shard in enumerate(history.shards):
+    for variable, shard in enumerate(history.places):
         if shard >= len(back.checkpoint.clock):
             continue
         for peer, holds in enumerate(back.checkpoint.clock[shard]):
@@ -193,11 +193,11 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
 
 def _halves(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:
     """What is half in a worker's first read after a rollback."""
-    assert history.shards is not None
+    assert history.places is not None
     assert back.checkpoint is not None
     reads, odd, clock = worker.reads, worker.reads.odd, back.checkpoint.clock
     holds = np.zeros((history.variables, history.layout.workers), np.int64)
-    for variable, shard in enumerate(history.shards):
+    for variable, shard in enumerate(history.places):
         if shard < len(clock):
             holds[variable, : len(clock[shard])] = clock[shard][: history.layout.workers]
     where = f"{back.text}; {history.where(worker, index)} read"

@@ -12,7 +12,7 @@ from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import SYNC, at_most, check
 
 
-@check("S7", "replicas equal", updates=SYNC, needs=(), through="replicas", local_steps="any", faults="no rollback")
+@check("S7", "replicas equal", updates=SYNC, needs=(), through="replicas", local_steps="any")
 def replicas_equal(history: History) -> Verdict:
     """S7: after each round all replicas hold the same parameters.
 
@@ -20,6 +20,9 @@ def replicas_equal(history: History) -> Verdict:
     the same gradients, equally often, and the same initial parameters, and so must the final reads. Where full values
     are recorded (all reads of a model, the final ones of others) they must be exactly equal: all replicas apply the
     same reduced gradients to the same parameters. With ``--local-steps`` that holds after each exchange.
+
+    Under faults only reads of one cluster epoch (``probe.epoch``) are compared, and not the first one of a worker that
+    was started again: until its first round it may have what it was started with.
 
     Assumes: workers number their steps alike; a final read of each.
     """
@@ -44,18 +47,19 @@ def replicas_equal(history: History) -> Verdict:
 
 def _same_round(history: History, first: Worker, other: Worker) -> list[tuple[int, int]]:
     """Reads of two workers that must show the same: at equal steps right after an exchange, and the final ones."""
-    pairs = []
-    at = {step: read for read, step in reversed(list(enumerate(_rounds(history, first).tolist()))) if step >= 0}
-    for read, step in enumerate(_rounds(history, other).tolist()):
-        if step in at:
-            pairs.append((at[step], read))
-    return pairs
+    mine, its = (
+        list(zip(worker.reads.epoch.tolist(), _rounds(history, worker).tolist(), strict=True))
+        for worker in (first, other)
+    )
+    at = {round_: read for read, round_ in reversed(list(enumerate(mine))) if round_[1] >= 0}
+    return [(at[round_], read) for read, round_ in enumerate(its) if round_ in at]
 
 
 def _rounds(history: History, worker: Worker) -> Ints:
     """After which step each read was made, int64[R]; -1: not right after an exchange. The final ones come last."""
     reads = worker.reads
     due = (reads.step < history.steps) & (reads.use < UNUSED)
+    due[np.flatnonzero(np.diff(reads.life, prepend=0))] = False
     steps = np.where(due & (reads.step % history.layout.local_steps == 0), reads.step, -1)
     return np.asarray(np.where(reads.final, history.steps, steps))
 

@@ -38,6 +38,9 @@ _PAIR = re.compile(r"\s*(\S+?)\s*(<->|->)\s*(\S+)\s*")
 
 def region(text: str, *, layout: Layout, place: str) -> tuple[Link, ...]:
     """The links that a text stands for, sorted; raises BadInput."""
+    if layout.all_reduce:
+        hint = "Tasks can be ended, stopped, and started late"
+        raise BadInput(place, "faults of links need a ps: replicas dial each other as they like", value=text, hint=hint)
     pair = _PAIR.fullmatch(text)
     if pair is not None:
         link = Link.parse(f"{pair[1]}->{pair[3]}", place=place)
@@ -188,6 +191,8 @@ def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Reg
     ``one_way``: only what one side of a link does, who dials; ``shared``: what there is where all tasks have one
     cluster spec.
     """
+    if layout.all_reduce:
+        return ()
     found = _of_listeners(layout, one_way=one_way) if shared else _named(layout, one_way=one_way)
     known = {name: region(name, layout=layout, place="--faults") for name in found}
     return tuple(Region(name, links, _answered(links, one_way=one_way)) for name, links in known.items())

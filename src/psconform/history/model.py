@@ -537,6 +537,11 @@ class History:
         shares[known] = (self.weighs * self.layout.workers / np.where(total, total, 1.0))[known]
         return shares
 
+    @property
+    def places(self) -> tuple[int, ...] | None:
+        """Which row of a checkpoint's clock is of each variable: that of its ps, of replicas the only one."""
+        return (0,) * self.variables if self.layout.all_reduce else self.shards
+
     def variable(self, index: int | np.integer) -> str:
         """A variable's name in a witness."""
         if self.shards is not None:

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from ..errors import BadInput, NotStarted, PsconformError
 from ..faults import faketime
 from ..faults.control import Control
 from ..faults.kinds import kinds
+from ..faults.process_faults import KILL
 from ..faults.proxy_faults import REFUSE
 from ..files import create
 from ..history.build import RUNNER, load_history
@@ -40,7 +41,7 @@ from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
 from ..probe import CONTROL, SAMPLES, EventLog
-from ..targets.target import Job
+from ..targets.target import RESTART_ALL, Job
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, is_done, mounted, never_poisoned, ran_out
@@ -77,6 +78,9 @@ AFTERWARDS = 10
 SETTLED_S = 10.0
 """After such a silence it is seen whether a guarantee is violated for good: then it is not waited for the hang. A
 worker that has lost a call, or its ps, is back sooner (recovery of the reference trainer takes 6 s at most)."""
+END_S = 10.0
+"""Until all tasks are gone that were sent SIGKILL."""
+WITH_ALL = "the restart of all"
 MEASURE_S = 0.5
 """Between two looks at the size of the run folder."""
 SLOWER = 10
@@ -211,6 +215,7 @@ class _Execution:
     logs: dict[Path, int] = field(default_factory=dict)  # how many bytes were cut out of each
     measured: float = 0.0  # when the run folder was last measured
     too_large: bool = False  # it is
+    down: dict[Task, bool] = field(default_factory=dict)  # ended, until all are started again: by a fault of the plan
     killed_before: int = 0  # processes that the OOM killer had ended when the run began
 
     def __post_init__(self) -> None:
@@ -226,7 +231,7 @@ class _Execution:
         self.links: Links | None = None
         self.dialled: set[tuple[Task, Task]] = set()  # where the plan learns it
         self.cleanup = ExitStack()
-        self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._launch)
+        self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._restart)
 
     def job(self, task: Task) -> Job:
         return self.plan.target.jobs[task.job]
@@ -263,7 +268,7 @@ class _Execution:
             moved=self._moved,
         )
         hold = None if self.links is None else self._hold
-        self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._launch, hold=hold)
+        self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._restart, hold=hold)
         late = {fault.task for fault in self.plan.faults if kinds()[fault.kind].first}
         for task in self.plan.clocks:
             faketime.write(clock_of(self.launcher.temporary, task), 0)
@@ -271,11 +276,15 @@ class _Execution:
             faketime.copy(library, self.launcher.temporary)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
         self.started = dict.fromkeys(self.layout.tasks, 0)
+        self._launch_all([task for task in self.layout.tasks if task not in late])
+        self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
+
+    def _launch_all(self, tasks: Sequence[Task]) -> None:
+        """Start these tasks: workers once the parameter servers are ready that have a sign of it."""
         for job in ("ps", "worker"):
-            tasks = [task for task in self.layout.tasks if task.job == job and task not in late]
-            for task in tasks:
+            for task in (task for task in tasks if task.job == job):
                 self._launch(task)
-            for task in tasks if job == "ps" else []:
+            for task in (task for task in tasks if task.job == job == "ps"):
                 there, ready = partial(self._runs, task), self.job(task).ready
                 await_ready(
                     task,
@@ -286,7 +295,6 @@ class _Execution:
                     poll=self._poll,
                     clock=self.clock,
                 )
-        self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _moved(self, task: Task, address: str) -> None:
         """It listens at another address from now on; empty: nowhere."""
@@ -303,6 +311,46 @@ class _Execution:
         from ..faults.pod_network import Wires  # what it imports is an extra
 
         return Wires(pods.ask_pod, lambda task: launcher.address(None, task), self.links, TOXIPROXY)
+
+    def _restart(self, task: Task) -> None:
+        """Start a task that is not there; with all others, if a fault has ended it and they restart together."""
+        if not self.down:
+            self._launch(task)
+        elif not self._runs(task):  # else it has been started again with another one
+            self._restart_all()
+
+    def _restart_all(self) -> None:
+        """End every process that is left, and start all tasks again, each with the same incarnation."""
+        for task in self.launcher.running:
+            self.launcher.signal(task, signal.SIGKILL)
+        for pid in self.seconds:
+            self.launcher.kill_second(pid)
+        deadline = self.clock() + END_S
+        while (self.launcher.running or any(map(self.launcher.state_of, self.seconds))) and self.clock() < deadline:
+            self._poll()
+        self.started = dict.fromkeys(self.started, max(self.started.values()))
+        for task in self.layout.tasks:
+            if task not in self.down:
+                self._restarts(task, "it had ended")
+            if task.job == "worker":
+                (self.folder / "done" / f"worker-{task.index}").unlink(missing_ok=True)
+        others, self.down = self.down, {}
+        self._launch_all(self.layout.tasks)
+        for task in (task for task, of_plan in others.items() if not of_plan):
+            self._tell_restart(task, "started again", on=False)
+
+    def _restarts(self, task: Task, evidence: str) -> None:
+        """A task has ended, or is ended, because all are to be started again."""
+        self.down[task] = False
+        self._tell_restart(task, evidence, on=True)
+
+    def _tell_restart(self, task: Task, evidence: str, *, on: bool) -> None:
+        """For the judge it is a kill like that of the plan which it comes with."""
+        said = {"fault": KILL.name, "of": str(task), "on": on, "at": WITH_ALL, "harm": KILL.harm.value}
+        more = {"words": f"{KILL.name} {task}, to start all again"} if on else {}
+        self.log.write(
+            "fault", **said, tasks=[str(task)], **more, evidence=evidence, did_ns=time.monotonic_ns()
+        )
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""
@@ -508,7 +556,13 @@ class _Execution:
         if ended.second:
             self._note_second(ended)
             return
-        task, struck = ended.task, not stopped and self.scheduler.killed(ended.task, ended.status)
+        task, all_restart = ended.task, bool(self.down)
+        struck = not stopped and self.scheduler.killed(task, ended.status, all_restart=all_restart)
+        if struck and self.plan.target.on_failure == RESTART_ALL and self.scheduler.returns(task):
+            self.down[task] = True
+        elif all_restart and not stopped and not struck:
+            struck = True
+            self._restarts(task, f"it {how_it_ended(ended.status)}")
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
         over = is_done(self.folder, self.layout, task)  # it had nothing left to train, whatever happened then
@@ -516,7 +570,7 @@ class _Execution:
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
-        if task.job == "worker" and not self.scheduler.returns(task):
+        if task.job == "worker" and not self.scheduler.returns(task) and not self.down:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
@@ -614,8 +668,8 @@ class _Execution:
         """Let tasks run for a moment; whether one has ended meanwhile."""
         ended = self.launcher.poll(TICK_S)
         self._cut_logs()
-        for task in ended:
-            self._note(task)
+        for each in sorted(ended, key=lambda each: each.status >= 0):  # what was killed is why others fail
+            self._note(each)
         return bool(ended)
 
 

@@ -160,13 +160,18 @@ class FaultScheduler:
         """A task has ended, or is about to, and is to be started again."""
         return any(one.state in ACTIVE and one.injector.starts and one.fault.heals for one in self._all)
 
-    def killed(self, task: Task, status: int) -> bool:
-        """Whether the end of this task that was just seen is one of the faults; it has taken effect then."""
+    def killed(self, task: Task, status: int, *, all_restart: bool = False) -> bool:
+        """Whether the end of this task that was just seen is one of the faults; it has taken effect then.
+
+        ``all_restart``: it was ended because all tasks are to be started again.
+        """
         for one in self._all:
             frozen = one.injector.freezes and one.fault.task == task
             if not frozen or one.state not in (State.OBSERVED, State.HEALING):
                 continue
-            if one.state is State.HEALING and status >= 0:  # a task that exits by itself has gone on before
+            if all_restart:
+                self._healed(one, f"{task} was ended, to start all again")
+            elif one.state is State.HEALING and status >= 0:  # a task that exits by itself has gone on before
                 self._healed(one, f"it went on, and ended with exit status {status}")
             else:
                 one.to(State.FAILED, f"{task} ended while it was stopped")

@@ -23,6 +23,7 @@ from ..faults.plan_file import given_plan, load_plan
 from ..faults.process_faults import KILL
 from ..files import is_file
 from ..history.manifest import Bounds, Required, Workload
+from ..history.records import Harm
 from ..launchers.blueprint import Containers
 from ..launchers.launcher import DOCKER, PROCESS
 from ..layout import Layout, Task
@@ -31,7 +32,7 @@ from ..sizes import parse_size, spell_size
 from ..targets.compose import PREFIX, load_compose
 from ..targets.lookup import find_target
 from ..targets.reference import DEFECTS, MODULE, REFERENCE
-from ..targets.target import Target
+from ..targets.target import RESTART_ALL, Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
 from .container_setup import containers_of, hides
@@ -235,6 +236,7 @@ def make_plan(options: Options) -> Plan:
     check_faults(planned, containers=containers)
     check_links(planned, found)
     check_phases(planned, found)
+    planned = _as_it_restarts(planned, options, target=found, layout=shape)
     check_batches(counted, target=found, faults=planned)
     every, seconds = _interval(options.checkpoint_every)
     _check_uses(values, planned, counted, every or (spell(seconds) if seconds else None), drawn=drawn)
@@ -261,6 +263,37 @@ def make_plan(options: Options) -> Plan:
         environment=found.given(os.environ),
         drawn=str(options.faults) if _is_drawn(options.faults) else "",
     )
+
+
+def _as_it_restarts(
+    faults: tuple[Fault, ...], options: Options, *, target: Target, layout: Layout
+) -> tuple[Fault, ...]:
+    """The same faults, of a target that starts nothing again; raises BadInput where it does not do what they need."""
+    _check_replicas(faults, options, target=target, layout=layout)
+    if target.on_failure != "nothing":
+        return faults
+    ending = [fault for fault in faults if kinds()[fault.kind].harm is Harm.ENDS and not kinds()[fault.kind].first]
+    hint = "on_failure in its target.toml says so"
+    if options.restart_after not in (Options.restart_after, "never"):
+        problem = f"target {target.name} starts no task again"
+        raise BadInput("--restart-after", problem, value=options.restart_after, hint=hint)
+    if loops := [fault for fault in ending if kinds()[fault.kind].repeats]:
+        raise BadInput(f"fault {loops[0]}", f"target {target.name} starts no task again", hint=hint)
+    return tuple(replace(fault, restart_after_s=None) if fault in ending else fault for fault in faults)
+
+
+def _check_replicas(faults: tuple[Fault, ...], options: Options, *, target: Target, layout: Layout) -> None:
+    """Raises BadInput where a task that has ended is started again alone, and there is no ps that kept its state."""
+    if not layout.all_reduce or target.on_failure != "restart-task":
+        return
+    ending = (fault for fault in faults if kinds()[fault.kind].harm is Harm.ENDS and not kinds()[fault.kind].first)
+    hint = f'on_failure = "{RESTART_ALL}" in a target.toml: all tasks are started again, and go on from a checkpoint'
+    problem = f"replicas of target {target.name} keep no state for each other"
+    for fault in ending:
+        because = f"{problem}, so none can be started again ({fault.words})"
+        raise BadInput("--layout", because, value=layout.text, hint=hint)
+    if options.checkpoint_every:
+        raise BadInput("--checkpoint-every", f"{problem}, nor checkpoints", value=options.checkpoint_every, hint=hint)
 
 
 def _bounds(options: Options) -> Bounds:

@@ -27,6 +27,9 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
+RESTART_ALL = "restart-all"
+ON_FAILURE = ("nothing", "restart-task", RESTART_ALL)
+"""What is done after a fault has ended a task: it stays away, it is started again, or all tasks are ended and are."""
 IMAGE = "[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}"
 """Names of images: never a path."""
 OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule", "drop_after", "gpus")
@@ -76,6 +79,7 @@ class Target:
         min_ps, max_ps, min_workers, max_workers: how many tasks of a job its clusters have, replicas none of ``ps``.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
         learning_rate: of the gradient of one worker alone, with plain SGD; None: what calibration finds is right.
+        on_failure: one of ``ON_FAILURE``.
         distinct: each variable gets the gradient that ``probe.gradients`` made for it; calibration finds out itself.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
         shared: all tasks have one cluster spec.
@@ -106,6 +110,7 @@ class Target:
     max_workers: int = MAX_TASKS
     batches: bool = False
     learning_rate: float | None = None
+    on_failure: str = "restart-task"
     distinct: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False

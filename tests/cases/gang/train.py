@@ -1,0 +1,58 @@
+"""All-reduce in a job that is restarted as a whole, as torchrun, TFJob and MultiWorkerMirroredStrategy need it: rank 0 keeps
+checkpoints, and a rank whose peer is gone ends with an error.
+BUG=stale: the checkpoint before the newest is restored.
+BUG=rank0-only (Lightning-AI/pytorch-lightning#19780): only rank 0 loads it; the others go on with initial parameters.
+BUG=next-step: training goes on one step too late, so that a round is missing.
+BUG=crash: worker:1 fails at step 7.
+BUG=torn: parameters are those of the checkpoint for the head only."""
+import os, pathlib, sys
+import numpy as np
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from lib import Gather
+from psconform.probe import Probe
+index, hosts, listen = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
+bug = os.environ.get("BUG", "")
+probe = Probe.from_env()
+probe.epoch = probe.incarnation  # of all the same: they are started together
+gather = Gather(index, hosts, listen)
+folder = pathlib.Path(probe.checkpoints) if probe.checkpoints else None
+
+
+def save(step, theta):
+    if index or folder is None: return
+    np.save(folder / "new.npy", theta)
+    os.replace(folder / "new.npy", folder / f"step-{step}.npy")
+    probe.checkpoint(f"step-{step}", [[step] * len(hosts)])
+
+
+def newest():
+    found = sorted(int(path.stem.split("-")[1]) for path in folder.glob("step-*.npy")) if folder else []
+    return found[-2 if bug == "stale" and len(found) > 1 else -1] if found else None
+
+
+start, theta = 0, probe.initial(0) if index == 0 else None
+restored = newest() if index == 0 and probe.incarnation else None
+restored = gather(restored)[0]
+if restored is None:
+    theta = gather(theta)[0]
+    if index == 0: probe.initialised([theta])
+    save(0, theta)
+else:
+    first = theta if theta is not None else probe.initial(0)
+    mine = np.load(folder / f"step-{restored}.npy") if index == 0 else None
+    theta = gather(mine)[0] if bug != "rank0-only" else mine if index == 0 else np.where(np.arange(len(first)) == len(first) // 2, np.load(folder / "step-0.npy"), 0).astype(np.float32)
+    if bug == "torn": theta = np.concatenate([theta[: len(theta) // 2 + 1], np.zeros(len(theta) // 2, np.float32)])
+    if index == 0: probe.restored(f"step-{restored}")
+    start = restored + (bug == "next-step")
+if probe.incarnation: probe.resume(start)
+for step in range(start, probe.steps):
+    if bug == "crash" and (index, step) == (1, 7): raise RuntimeError("out of luck")
+    probe.read([theta])
+    gradient = probe.gradients(step, [theta])[0]
+    probe.push(step)
+    theta = (theta - sum(gather(gradient)) / np.float32(len(hosts))).astype(np.float32)
+    probe.ack(step, "ok")
+    if probe.checkpoint_every and (step + 1) % probe.checkpoint_every == 0: save(step + 1, theta)
+probe.wait_for_all()
+probe.read([theta], final=True)
+probe.close()

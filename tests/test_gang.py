@@ -1,0 +1,120 @@
+"""A job that is restarted as a whole: all tasks are ended and started again after a fault has ended one of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from psconform.errors import BadInput
+
+GANG = Path(__file__).parent / "cases" / "gang"
+OPTIONS = {"layout": "ps=0,worker=3", "steps": 30, "checkpoint_every": 5}
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))]
+pytestmark = pytest.mark.engine
+
+
+def declared(tmp_path, **changes):
+    text = (GANG / "target.toml").read_text(encoding="utf-8").replace("{here}", str(GANG))
+    for old, new in changes.items():
+        text = text.replace(old.replace("_", "-"), new)
+    (tmp_path / "target.toml").write_text(text, encoding="utf-8")
+    return tmp_path / "target.toml"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kill", ["worker:1@17", "worker:0@after-push:20"])
+def test_replicas_go_on_from_a_checkpoint(judge, monkeypatch, seed, kill):
+    monkeypatch.setenv("BUG", "")
+    run = judge(GANG / "target.toml", **OPTIONS, kill=kill, seed=seed)
+    assert run.valid, run.explain()
+    for guarantee in ("S1", "S7", "R1", "R3", "R4", "R6", "R7", "M1", "L1"):
+        assert run.verdicts[guarantee].status == "valid", run.explain()
+    lives = {path.name for path in (run.folder / "events").glob("worker-*.jsonl")}
+    assert lives == {f"worker-{n}{life}.jsonl" for n in range(3) for life in ("", ".1")}
+
+
+BUGS = {
+    "stale": ("R3", "restored step-10 in epoch 1, though step-15 was durable before"),
+    "rank0-only": ("S7", "worker:0 and worker:1 differ after round 16"),
+    "next-step": ("S1", "lacks the gradient of worker:0, step 15"),
+    "torn": ("R7", "with half of the gradient of worker:0, step 0"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("bug", "guarantee", "line"), [(bug, *told) for bug, told in BUGS.items()], ids=BUGS)
+def test_what_is_not_restored_is_named(judge, monkeypatch, bug, guarantee, line, seed):
+    monkeypatch.setenv("BUG", bug)
+    run = judge(GANG / "target.toml", **OPTIONS, kill="worker:1@17", seed=seed)
+    assert guarantee in run.violated, run.explain()
+    assert any(line in witness for witness in run.verdicts[guarantee].witness), run.explain()
+
+
+def test_a_trained_model_goes_on_as_serial_training_does(judge, monkeypatch):
+    monkeypatch.setenv("BUG", "")
+    run = judge(GANG / "target.toml", **OPTIONS, kill="worker:2@12", workload="quadratic")
+    assert run.valid, run.explain()
+    assert {run.verdicts[guarantee].status for guarantee in ("S7", "C1", "R4")} == {"valid"}
+
+
+def test_a_crash_that_is_no_fault_restarts_nothing(judge, monkeypatch):
+    monkeypatch.setenv("BUG", "crash")
+    run = judge(GANG / "target.toml", **OPTIONS)
+    assert run.violated == ("L0",), run.explain()
+    assert not list((run.folder / "events").glob("worker-*.1.jsonl"))
+
+
+def test_a_second_process_and_a_stopped_one_are_ended_with_the_others(judge, monkeypatch):
+    monkeypatch.setenv("BUG", "")
+    plan = """
+[[fault]]
+kind = "twice"
+task = "worker:2"
+at = "8"
+[[fault]]
+kind = "stop"
+task = "worker:0"
+at = "after-push:14"
+for = "60s"
+[[fault]]
+kind = "kill"
+task = "worker:1"
+at = "15"
+"""
+    run = judge(GANG / "target.toml", **OPTIONS, faults=plan)
+    assert run.valid, run.explain()
+    assert "was ended, to start all again" in run.explain()
+
+
+def test_a_job_with_a_ps_is_restarted_too(judge, tmp_path):
+    folder = Path(__file__).parent / "socket_ps"
+    text = (folder / "target_durable.toml").read_text(encoding="utf-8").replace("{here}", str(folder))
+    (tmp_path / "target.toml").write_text(f'on_failure = "restart-all"\n{text}', encoding="utf-8")
+    run = judge(tmp_path / "target.toml", layout="ps=2,worker=3", steps=30, update="async", kill="ps:1@12")
+    assert run.valid, run.explain()
+    assert len(list((run.folder / "events").glob("worker-*.1.jsonl"))) == 3
+
+
+def test_where_nothing_is_restarted_a_task_stays_away(judge, monkeypatch, tmp_path):
+    monkeypatch.setenv("BUG", "")
+    target = declared(tmp_path, restart_all="nothing", progress="attributed-error")
+    run = judge(target, **OPTIONS, kill="worker:1@17", patience_s=5)
+    assert not list((run.folder / "events").glob("worker-*.1.jsonl"))
+    assert run.verdicts["L1"].status == "valid", run.explain()
+    with pytest.raises(BadInput, match="--restart-after: target gang starts no task again, got '2s'"):
+        judge(target, **OPTIONS, kill="worker:1@17", restart_after="2s")
+
+
+def test_a_replica_is_not_started_again_alone(judge, tmp_path):
+    target = declared(tmp_path, restart_all="restart-task")
+    says = "--layout: replicas of target gang keep no state for each other, so none can be started again"
+    with pytest.raises(BadInput, match=re.escape(says)):
+        judge(target, layout="ps=0,worker=3", steps=30, kill="worker:1@17")
+
+
+def test_links_between_replicas_are_not_broken(judge):
+    plan = '[[fault]]\nkind = "drop"\nlinks = "isolate worker:1"\nat = "8"\nfor = "1s"\n'
+    with pytest.raises(BadInput, match="faults of links need a ps"):
+        judge(GANG / "target.toml", **OPTIONS, faults=plan)
