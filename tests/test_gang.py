@@ -66,6 +66,14 @@ def test_a_crash_that_is_no_fault_restarts_nothing(judge, monkeypatch):
     assert not list((run.folder / "events").glob("worker-*.1.jsonl"))
 
 
+def test_two_that_end_at_once_are_started_again_once(judge, monkeypatch):
+    monkeypatch.setenv("BUG", "")
+    run = judge(GANG / "target.toml", **OPTIONS, kill=["worker:1@17", "worker:2@after-push:16"])
+    assert run.valid, run.explain()
+    lives = [len(list((run.folder / "events").glob(f"worker-{n}*.jsonl"))) for n in range(3)]
+    assert lives in ([2, 2, 2], [3, 3, 3])  # the second one may be due when all have been started again
+
+
 def test_a_second_process_and_a_stopped_one_are_ended_with_the_others(judge, monkeypatch):
     monkeypatch.setenv("BUG", "")
     plan = """

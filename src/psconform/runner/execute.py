@@ -314,10 +314,12 @@ class _Execution:
 
     def _restart(self, task: Task) -> None:
         """Start a task that is not there; with all others, if a fault has ended it and they restart together."""
-        if not self.down:
-            self._launch(task)
-        elif not self._runs(task):  # else it has been started again with another one
+        if self._runs(task):
+            return  # it has been started again with another one
+        if self.down:
             self._restart_all()
+        else:
+            self._launch(task)
 
     def _restart_all(self) -> None:
         """End every process that is left, and start all tasks again, each with the same incarnation."""
