@@ -300,7 +300,7 @@ def test_a_run_is_repeated_with_its_plan(tmp_path):
     [
         ({"faults": 3}, "--faults: must be the path of a plan, or random, got 3"),
         ({"faults": "none.toml"}, "--faults: cannot be read"),
-        ({"faults": "random", "layout": "ps=0,worker=2"}, "--faults: needs a ps"),
+        ({"faults": "random", "layout": "ps=0,worker=2"}, "--layout: replicas of target reference keep no state"),
         ({"faults": "random", "update": "sync", "quorum": 1}, "--faults: excludes --quorum, got 'random'"),
         ({"faults": "random", "defect": "drop-gradient"}, "defect drop-gradient has no recovery"),
     ],

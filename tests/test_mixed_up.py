@@ -64,3 +64,28 @@ def test_no_size_is_taken_for_a_number_of_times():
     ratios = np.divide.outer(SIZES, SIZES)[~np.eye(len(SIZES), dtype=bool)]
     for parts in range(1, 9):
         assert np.abs(ratios * parts - np.rint(ratios * parts)).min() > 1e-3
+
+
+class InHalfPrecision(Distinct):
+    """Gradients travel, and are divided, as float16, which no part of most magnitudes fits into."""
+
+    def sent(self, worker, step, gradient):
+        return (gradient.astype(np.float16) / np.float16(self.workers)).astype(np.float32) * np.float32(self.workers)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 7])
+def test_rounding_is_no_other_variable(tmp_path, workers):
+    judged = InHalfPrecision(shards=(0, 1, 2), workers=workers).judge(tmp_path / "run")
+    assert {verdict.status for verdict in judged.verdicts} == {"valid", "not judged"}
+
+
+class OneForAll(Distinct):
+    def compute(self, worker, step, values):
+        probe = self.probes[worker]
+        return np.stack([probe.gradient(step)] * len(values)) if worker == 1 else super().compute(worker, step, values)
+
+
+def test_a_worker_with_one_gradient_for_all_is_not_accused(tmp_path):
+    judged = OneForAll(shards=(0, 1)).judge(tmp_path / "run")
+    assert judged.names("violated") == []
+    assert "S5" in judged.names("unknown")

@@ -21,6 +21,7 @@ from model_mutants import MUTANTS, mutated
 SCHEDULES = 60
 """Among so many drawn ones is one that shows what a mutant breaks; but of ``RARE`` mutants."""
 RARE = {
+    "says-ok-without-an-answer": "an answer is lost in a round that is skipped",
     "any-epoch": "a late message of an epoch that is over, or a fault of the chief in the middle of a restore",
     "begins-anew": "a restart at the right moment; the servers know again what is sent twice",
     "round-outlives-a-fence": "it crashes instead",

@@ -14,6 +14,7 @@ from psconform.simulation.record import simulate
 from psconform.simulation.schedule import Schedule, draw
 
 from .mutations import edit
+from .taken_apart import Record
 
 WEIGHTED = Schedule(workers=3, ps=2, steps=6, reduction="weighted", weights=(10, 20, 37))
 
@@ -78,7 +79,9 @@ def test_what_a_gradient_counts_must_be_said(tmp_path):
     assert any("did not say what its gradient of step 0 counts" in verdict.reason for verdict in judged.verdicts)
 
 
-@pytest.mark.parametrize(("weight", "slip"), [(None, "no weight"), (0, "range"), (float("nan"), "range"), ("x", "arg")])
+@pytest.mark.parametrize(
+    ("weight", "slip"), [(None, "no weight"), (-1, "no weight"), (float("nan"), "no weight"), ("x", "no weight")]
+)
 def test_a_push_without_a_proper_weight_is_a_slip(tmp_path: Path, weight, slip):
     (tmp_path / "events").mkdir()
     spec = {"workers": 1, "steps": 2, "unit": 840.0, "run": "r", "variables": 1, "weighted": True}
@@ -91,3 +94,35 @@ def test_a_push_without_a_proper_weight_is_a_slip(tmp_path: Path, weight, slip):
     assert [event["weight"] for event in events if event["kind"] == "push" and event["step"] == 0] == [3.0]
     (found,) = (event for event in events if event["kind"] == "slip")
     assert found["what"].startswith(slip)
+
+
+def test_a_gradient_that_counts_nothing_need_not_show(tmp_path):
+    schedule = replace(WEIGHTED, weights=(10, 20, 37))
+    simulate(schedule, tmp_path / "run")
+    run = Record(tmp_path / "run")
+    for variable, grad in run.lasting:
+        if grad == (1, 2):
+            for read in run.of("read"):
+                run.times(read, variable, grad, 0, 0)
+    for life in run.lives:
+        for event in life:
+            if event["kind"] == "push" and (event["worker_"], event["step"]) == (1, 2):
+                event["weight"] = 0.0
+    run.write(tmp_path / "run")
+    judged = judge_folder(tmp_path / "run")
+    assert judged.names("violated") == ["S5"]  # the others have the shares of a round of three
+    assert "worker:1, step 2" not in "".join(line for verdict in judged.verdicts for line in verdict.witness)
+
+
+def test_what_was_said_twice_is_not_known(tmp_path):
+    spec = {"workers": 1, "steps": 1, "unit": 840.0, "run": "r", "variables": 1, "weighted": True}
+    (tmp_path / "events").mkdir()
+    probe = Probe(spec, task="worker:0", folder=str(tmp_path))
+    for weight in (3, None, 4):
+        probe.push(0, weight=weight)
+        probe.ack(0, "unknown")
+    probe.close()
+    lines = (tmp_path / "events" / "worker-0.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["weight"] for event in events if event["kind"] == "push"] == [3.0, 3.0, 4.0]
+    assert not [event for event in events if event["kind"] == "slip"]

@@ -70,7 +70,7 @@ def _rows(names: str, needs: str, *among: Any, why: str = "", of: tuple[Any, ...
 
 
 ROWS: tuple[Row, ...] = (
-    *_rows("reduction", "update", "sync", why="async applies each gradient by itself", of=("sum",)),
+    *_rows("reduction", "update", "sync", why="async applies each gradient by itself", of=("sum", "weighted")),
     *_rows("quorum replication", "update", "sync"),
     *_rows("exchange", "update", "sync", why="replicas exchange gradients in rounds"),
     *_rows("staleness rate", "update", "async"),

@@ -64,11 +64,11 @@ SCHEMA = 1
 UNIT = 840.0
 """Gradient magnitude: divisible by 1 to 8, so that the mean over up to 8 workers is exact in float32."""
 SIZES = (
-    *(210, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239),
-    *(241, 251, 134, 142, 146, 158, 166, 178, 194, 202, 206, 214, 218, 226, 254),
+    *(210, 131, 134, 137, 139, 142, 146, 149, 151, 157, 163, 166, 173, 178, 181, 191, 194, 197, 202, 206, 214, 218),
+    *(223, 227, 233, 239, 251, 254),
 )
 """Of the gradients of one variable after another, in quarters: 210 is ``UNIT``. Of two, neither fits into the other a
-whole number of times, nor a few times a few; float16 and bfloat16 hold each of them."""
+whole number of times, nor a few times a few; float16 and bfloat16 hold each of them, and they are 1 % apart or more."""
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
@@ -81,7 +81,7 @@ DECAY = 2.0**-10
 LARGEST = 2**53
 """Of the whole numbers in a record: what JSON readers of all languages can hold."""
 LIGHTEST = 1e-9
-"""Of the weights in a record."""
+"""Of the weights in a record that are not zero."""
 MOST_SLIPS = 100
 """Slips of one kind that a task records: a loop of them must not fill the disk."""
 _INTEGERS = ("clock", "versions", "ids")
@@ -210,19 +210,19 @@ class LedgerDecoder:
         heads, tails = values[first : first + self.steps], values[tail : tail + self.steps]
         nonzero = np.flatnonzero((heads != 0) | (tails != 0))
         clock = int(nonzero[-1]) + 1 if nonzero.size else 0
-        with np.errstate(invalid="ignore"):
-            fits = (np.abs(heads + self.unit) <= self.unit * TOLERANCE) & (
-                np.abs(tails + self.unit) <= self.unit * TOLERANCE
-            )
-        now = {(worker, int(s)): (float(heads[s]), float(tails[s])) for s in np.flatnonzero(~fits[:clock])}
-        before = {cell: pair for cell, pair in self.odd.items() if cell[0] == worker}
-        # repr, because NaN differs from itself
-        touched = [cell for cell in now.keys() | before.keys() if repr(now.get(cell)) != repr(before.get(cell))]
-        for cell in before:
-            del self.odd[cell]
-        self.odd.update(now)
+        # what is as it was, and was below the clock before, is judged as it was
+        looked = sorted({*steps, *range(min(start, clock), max(start, clock))})
+        limit, touched = self.unit * TOLERANCE, []
+        for step in looked:
+            cell, pair = (worker, step), (heads.item(step), tails.item(step))
+            fits = step >= clock or all(abs(end + self.unit) <= limit for end in pair)
+            before = self.odd.pop(cell, None)
+            if not fits:
+                self.odd[cell] = pair
+            if repr(before) != repr(None if fits else pair):  # repr, because NaN differs from itself
+                touched.append(cell)
         self.clock[worker] = clock
-        return sorted(touched)
+        return touched
 
 
 WEIGHTS, COUNTS, GRADIENTS, ORDER, ENTRIES = "weights", "counts", "gradients", "order", "entries"
@@ -482,6 +482,7 @@ class Probe:
         self._distinct = bool(spec.get("distinct"))  # each variable's gradients have a magnitude of their own
         self._each: bool | None = None  # so far, every gradient was made for its variable
         self._weighted = bool(spec.get("weighted"))
+        self._weights: dict[int, float] = {}  # what the gradient of a step counts
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded
@@ -596,6 +597,8 @@ class Probe:
         if self._ledger is None:
             raise _Slipped(Slip.WORKLOAD)
         self._each = False
+        if self._distinct:  # of which variable it is meant to be, nobody can tell
+            self._slip("gradient", Slip.WORKLOAD, step)
         return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
 
     def gradients(
@@ -625,7 +628,9 @@ class Probe:
         step = self._computes(step)
         if self._ledger is not None:
             number = len(values) if values is not None else 1
-            self._each = self._each is not False and number > 1
+            self._each = self._each is not False and number > 1 and number == self._variables
+            if self._distinct and number != self._variables:
+                self._slip("gradients", Slip.SIZE, step)
             gradient = self._padded(self._ledger.gradient(self.index, step))
             return self._poison(step, [gradient * self._size(variable) for variable in range(number)])
         if values is None:
@@ -821,13 +826,13 @@ class Probe:
         """
         self.at("before-push", step)
         step = self._sends(step)
-        weighs = self._weighs(weight)
         number, more = self._sent(step)
+        weighs, slip = self._weighs(step, weight)
         self._event("push", step=step, **more, **weighs)
         if attempt is not None and attempt != number:
             raise _Slipped(Slip.PUSH_OUT_OF_ORDER)
-        if self._weighted and not weighs:
-            raise _Slipped(Slip.NO_WEIGHT)
+        if slip is not None:
+            raise _Slipped(slip)
 
     @_guarded
     def ack(
@@ -873,12 +878,13 @@ class Probe:
         """
         self.at("after-push", step)
         step = self._sends(step)
-        answer, weighs = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions), self._weighs(weight)
+        answer = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions)
         attempt, more = self._sent(step)
+        weighs, slip = self._weighs(step, weight)
         self._answered(step, attempt, answer)
         self._event("update", **{**answer, **more, **weighs})
-        if self._weighted and not weighs:
-            raise _Slipped(Slip.NO_WEIGHT)
+        if slip is not None:
+            raise _Slipped(slip)
 
     @_guarded
     def devices(self, names: Sequence[str]) -> None:
@@ -995,14 +1001,21 @@ class Probe:
             raise _Slipped(Slip.PUSH_AFTER_RESIDUAL)
         return _whole(step, most=self.steps - 1)
 
-    def _weighs(self, weight: float | None) -> dict[str, float]:
-        """What the event of a push says of its weight."""
+    def _weighs(self, step: int, weight: float | None) -> tuple[dict[str, float], Slip | None]:
+        """What the event of a push says of its weight, and what is wrong with it; by default that of the attempt
+        before."""
+        known = self._weights.get(step)
         if weight is None:
-            return {}
-        found = float(weight)
-        if not LIGHTEST <= found <= LARGEST:
-            raise _Slipped(Slip.RANGE)
-        return {"weight": found}
+            lacks = self._weighted and known is None
+            return ({} if known is None else {"weight": known}), (Slip.NO_WEIGHT if lacks else None)
+        try:
+            found = float(weight)
+        except Exception:  # whatever that is, it is no number
+            return {}, Slip.NO_WEIGHT
+        if found != 0 and not LIGHTEST <= found <= LARGEST:
+            return {}, Slip.NO_WEIGHT
+        self._weights[step] = found
+        return {"weight": found}, None
 
     def _sent(self, step: int) -> tuple[int, dict[str, Any]]:
         """Take note of a push; returns its attempt, and what its event says of it."""

@@ -28,8 +28,8 @@ def apply_on_arrival(history: History) -> Verdict:
 
     Assumes: a final read.
     """
-    if not history.finals:
-        return unknown(history.no_final)
+    if history.indistinct or not history.finals:
+        return unknown(history.indistinct or history.no_final)
     lines = []
     if history.scale != 1.0:
         lines.append(f"every gradient was applied at {history.scale:.4g} times its weight")
@@ -124,7 +124,7 @@ def no_lost_update(history: History) -> Verdict:
             lines.append(f"{history.variable(variable)} lost {len(gone)} of {total} acknowledged gradients: {names}")
     if not must and history.whole:
         pushed = sum(int(worker.pushes.attempts.sum()) for worker in history.workers)
-        applied = np.rint(history.last.most).sum(axis=(1, 2)).max(initial=0.0)
+        applied = np.floor(history.last.most + COUNT_TOLERANCE).sum(axis=(1, 2)).max(initial=0.0)
         if applied > pushed:
             lines.append(f"{int(applied)} gradients were applied, {pushed} pushed")
     return violated(lines) if lines else valid()

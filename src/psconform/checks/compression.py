@@ -153,9 +153,9 @@ def compression(history: History) -> Verdict:
     Assumes: final reads with full values that agree; plain SGD. Entries are equal within a relative 1e-5 (float32).
     """
     reads = [worker.reads.values[index] for worker, index in history.finals if index in worker.reads.values]
-    if history.untold or not reads:
+    if history.untold or history.indistinct or not reads:
         lacks = history.no_final if not history.finals else "no final read has full values"
-        return unknown(history.untold or lacks)
+        return unknown(history.untold or history.indistinct or lacks)
     weighted = history.layout.update == "async" or history.claims.reduction != "none"
     if history.claims.compression == "error-feedback" and not weighted:
         return not_judged("needs a claim: reduction is none")

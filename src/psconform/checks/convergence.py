@@ -46,7 +46,7 @@ def converges(history: History) -> Verdict:
     """
     run = training_of(history)
     again = any((worker.pushes.attempts > 1).any() for worker in history.workers)
-    if doubt := _no_sum(history, again=again):
+    if doubt := _no_sum(history, again=again) or run.doubt:
         return unknown(doubt)
     gradients, noise, taus, order = _gradients(run)
     if order is None and not run.rule.plain:

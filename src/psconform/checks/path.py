@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +60,31 @@ class Training:
         Of workers that have chosen samples themselves it is the mean of their gradients, each the mean over its
         samples; weighted, if they have said what each counts.
         """
-        parts, data = self._parts(step), self.history.data
+        data = self.history.data
+        parts = [] if self.doubt else self._parts(step)
         if not parts or data is None:
             return np.asarray(union_gradient(self.model, data, self.batches)(theta, step))
         found = [share * self.model.gradient(theta, data.train_x[ids], data.train_y[ids]) for ids, share in parts]
         return np.asarray(np.sum(found, axis=0))
+
+    @cached_property
+    def doubt(self) -> str:
+        """Why nobody knows of which samples a gradient was; empty if it is known, or they are those dealt out."""
+        history, batches = self.history, self.batches
+        if batches is None or not history.samples:
+            return ""
+        own = any(not np.array_equal(ids, batches.of(*grad)[1]) for grad, ids in history.samples.items())
+        for worker in history.workers if own else ():
+            for step in worker.pushes.step.tolist():
+                ids = history.samples.get((worker.index, step), ())
+                what = f"the gradient of {worker}, step {step}"
+                if not ids:
+                    return f"no samples recorded for {what}"
+                if max(ids) >= batches.samples:
+                    return f"sample {max(ids)} of {what} is none of the {batches.samples}"
+                if (worker.index, step) in history.resampled:
+                    return f"{what} was sent with other samples each time: nobody knows with which it was applied"
+        return ""
 
     def _parts(self, step: int) -> list[tuple[Ids, float]]:
         """Of each worker the samples of a step, and the share of their gradient; none: all are those dealt out."""

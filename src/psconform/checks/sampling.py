@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -60,8 +61,19 @@ def samples_once(history: History) -> Verdict:
         lines = list(at_most(_not_as_dealt(history, batches, used)))
         epochs = -(-history.steps // batches.steps_per_epoch)
         return violated(lines) if lines else valid(f"{counted(epochs, 'epoch')} of {batches.samples} samples")
-    tried = [list(at_most(_own(history, batches, used, share))) for share in _shares(history, batches, used)]
-    lines = min(tried, key=len)
+    return _drawn(history, batches, used)
+
+
+def _drawn(history: History, batches: Batches, used: Used) -> Verdict:
+    """The verdict on samples that the trainer draws itself."""
+    if history.resampled:
+        worker, step = min(history.resampled)
+        return unknown(f"the gradient of worker:{worker}, step {step}, was sent with other samples each time")
+    kinds = _kinds(history, batches, used)
+    lines = min((list(at_most(_own(history, batches, used, kind))) for kind in kinds), key=len)
+    lines += next(filter(None, (list(at_most(_same_order(used, kind))) for kind in kinds)), [])
+    if lines and history.dynamic:
+        return unknown("work is dealt out as workers ask for it, so none has a share of an epoch")
     return violated(lines) if lines else valid(f"drawn by the trainer from {batches.samples}")
 
 
@@ -81,21 +93,37 @@ def _not_as_dealt(history: History, batches: Batches, used: Used) -> Iterator[st
                     yield f"epoch {epoch}: sample {sample}, dealt to worker:{worker}, step {step}, was never used"
 
 
-def _shares(history: History, batches: Batches, used: Used) -> list[list[int]]:
-    """How many samples each worker has in an epoch, as far as it can be: of what is left over, some drop batches."""
+@dataclass(frozen=True)
+class _Epoch:
+    """How many samples each worker has in an epoch; how many more than there are, and whether some may be left out."""
+
+    share: Sequence[int]
+    spare: int = 0
+    drops: bool = False
+
+
+def _kinds(history: History, batches: Batches, used: Used) -> list[_Epoch]:
+    """What an epoch may be, as it is declared: samplers and loaders pad and drop each in its own way."""
     workers, samples = history.layout.workers, batches.samples
-    if history.claims.sampling == "exactly-once":
-        return [[len(range(worker, samples, workers)) for worker in range(workers)]]
-    if history.claims.sampling == "padded":
-        return [[-(-samples // workers)] * workers]
-    least = samples // workers
     size = max(1, *map(len, used.values()))
-    return [[least] * workers, [max(1, least // size * size)] * workers]
+    least, most = samples // workers, -(-samples // workers)
+    if history.claims.sampling == "padded":
+        even = -(-samples // (workers * size)) * size
+        return [_Epoch([share] * workers, share * workers - samples) for share in (most, even)]
+    if history.claims.sampling == "drop-last":
+        return [_Epoch([max(1, share)] * workers, drops=True) for share in (least, least // size * size)]
+    found = [_Epoch([len(range(worker, samples, workers)) for worker in range(workers)])]
+    found.append(_Epoch([least] * (workers - 1) + [samples - least * (workers - 1)]))  # the last has the rest
+    none = np.zeros(0, np.int64)
+    mine = [np.unique(np.concatenate([none, *(ids for (w, _), ids in used.items() if w == n)])) for n in range(workers)]
+    if sum(map(len, mine)) == len(np.unique(np.concatenate(mine))) == samples:  # each has a part of its own
+        found.append(_Epoch([len(ids) for ids in mine]))
+    return found
 
 
-def _own(history: History, batches: Batches, used: Used, share: Sequence[int]) -> Iterator[str]:
-    """What is wrong with samples that the trainer draws itself, if an epoch of each worker has so many."""
-    workers = range(history.layout.workers)
+def _own(history: History, batches: Batches, used: Used, kind: _Epoch) -> Iterator[str]:
+    """What is wrong with samples that the trainer draws itself, if an epoch is of this kind."""
+    workers, share = range(history.layout.workers), kind.share
     steps = [sorted(step for worker, step in used if worker == w) for w in workers]
     ids = [np.concatenate([np.zeros(0, np.int64), *(used[w, step] for step in steps[w])]) for w in workers]
     refused = [
@@ -108,23 +136,30 @@ def _own(history: History, batches: Batches, used: Used, share: Sequence[int]) -
         taken = [ids[w][part[w]] for w in workers]
         counted_in = [ids[w][part[w]][~refused[w][part[w]].astype(bool)] for w in workers]
         whole = all(len(taken[w]) == share[w] for w in workers)
-        yield from _in_epoch(history, batches, f"epoch {epoch}", counted_in, np.concatenate(taken) if whole else None)
-    for (epoch, before), (_, after) in pairwise(enumerate(parts)):
-        for w in workers:
-            one, two = ids[w][before[w]], ids[w][after[w]]
+        complete = np.concatenate(taken) if whole and not kind.drops else None
+        yield from _in_epoch(batches, f"epoch {epoch}", counted_in, complete, spare=kind.spare)
+
+
+def _same_order(used: Used, kind: _Epoch) -> Iterator[str]:
+    """Epochs of a worker in the order of the one before."""
+    for worker, share in enumerate(kind.share):
+        ids = np.concatenate([np.zeros(0, np.int64), *(each for (w, _), each in used.items() if w == worker)])
+        parts = [ids[at : at + share] for at in range(0, len(ids), share)]
+        for epoch, (one, two) in enumerate(pairwise(parts)):
             number = min(len(one), len(two))
             same = number >= ALIKE and np.array_equal(one[:number], two[:number])
-            if same and (np.diff(one[:number]) < 0).any():
-                again = f"takes its samples in the order of epoch {epoch} again"
-                yield f"epoch {epoch + 1}: worker:{w} {again}, {number} of them: is the sampler told of a new epoch?"
+            down = int((np.diff(one[:number]) < 0).sum())
+            if same and 1 < down < number - 2:  # else samples are not shuffled at all, up to where they wrap around
+                again = f"takes its samples in the order of epoch {epoch} again, {number} of them"
+                yield f"epoch {epoch + 1}: worker:{worker} {again}: is the sampler told of a new epoch?"
 
 
-def _in_epoch(
-    history: History, batches: Batches, name: str, taken: Sequence[Ids], whole: Ids | None
-) -> Iterator[str]:
-    """What is wrong in an epoch in which workers use these samples; all of them, also refused ones, if it is whole."""
-    workers = history.layout.workers
-    spare = -batches.samples % workers if history.claims.sampling == "padded" else 0
+def _in_epoch(batches: Batches, name: str, taken: Sequence[Ids], whole: Ids | None, *, spare: int) -> Iterator[str]:
+    """What is wrong in an epoch in which workers use these samples.
+
+    ``whole``: all of them, also refused ones, if none may be missing; so many as ``spare`` may be used again.
+    """
+    workers = len(taken)
     times = np.bincount(np.concatenate(taken), minlength=batches.samples)
     if int(np.maximum(times - 1, 0).sum()) > spare:
         for w, ids in enumerate(taken):
@@ -133,7 +168,7 @@ def _in_epoch(
         for one, two in combinations(range(workers), 2):
             if len(both := np.intersect1d(taken[one], taken[two])):
                 yield f"{name}: worker:{one} and worker:{two} both use {_named(both)}"
-    if whole is not None and history.claims.sampling != "drop-last":
+    if whole is not None:
         never = np.setdiff1d(np.arange(batches.samples), whole)
         if len(never):
             yield f"{name}: {_named(never)} {'is' if len(never) == 1 else 'are'} never used"

@@ -52,9 +52,9 @@ def follows_serial(history: History) -> Verdict:
     if lacks := _lacks(history):
         return not_judged(f"needs {lacks}")
     refused = bool(((history.outcomes == FAILED) & ~history.skipped).any())
-    if history.untold or refused:
-        return unknown(history.untold or "a gradient was refused, so its round is none of serial SGD")
     run = training_of(history)
+    if history.untold or refused or run.doubt:
+        return unknown(history.untold or run.doubt or "a gradient was refused, so its round is none of serial SGD")
     rounds = history.steps
     path = serial_path(run, run.start, rounds)
     tolerance = drift_tolerance(rounds)

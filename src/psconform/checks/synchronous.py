@@ -366,7 +366,7 @@ def reduction(history: History) -> Verdict:
     if not any(worker.reads.clock[-1].any() for worker in history.workers if len(worker.reads)):
         return unknown("no read shows any gradient")
     weighted = history.claims.reduction == "weighted"
-    if (lacks := history.untold) or ((evicts or weighted) and not history.finals):
+    if (lacks := history.untold or history.indistinct) or ((evicts or weighted) and not history.finals):
         return unknown(lacks or history.no_final)
     if history.unweighted:
         return violated([all_alike(history)])
@@ -383,6 +383,9 @@ def reduction(history: History) -> Verdict:
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
+    if weighted:  # shares are of those that are in a round, whoever is not
+        short = np.asarray((history.outcomes == FAILED).any(axis=0))
+        short[[poison.step for poison in history.poisons]] = True
     mixed: dict[tuple[int, int, int], int] = {}  # worker, step and variable: the variable that it was made for
     for worker in history.workers:
         odd = worker.reads.odd

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from .reasons import (
 )
 from .records import Absence, Harm, Mark, Poisoned, Struck
 from .slips import Cost, lost_sends, slips_of
-from .weights import by_live, by_weight, rescaled, whole_scale
+from .weights import by_live, by_weight, rescaled, whole_scale, without_rounding
 
 _NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -92,8 +92,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     workers: list[Worker] = []
     shards: tuple[int, ...] | None = None
     own: EventFile | None = None
-    samples: dict[tuple[int, int], tuple[int, ...]] = {}
-    weights: dict[tuple[int, int], float] = {}
+    said = _Said()
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
@@ -123,8 +122,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 lives.append(Life(life, worker, len(file.events), lost_sends(file.of(SlipEvent))))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
-                samples |= {(task.index, event.step): tuple(event.ids) for event in file.of(Samples)}
-                weights |= _weights(file, task)
+                said.add(file, task)
                 shards = _same_shards(path, placed, shards)
         if lives:
             workers.append(joined(lives, steps=manifest.workload.steps))
@@ -142,8 +140,9 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         scale=1.0,
         gaps=(),
         workload=manifest.workload,
-        samples=samples,
-        weights=weights,
+        samples=said.samples,
+        resampled=frozenset(said.resampled),
+        weights=said.weights,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own, manifest.missed)
@@ -179,16 +178,36 @@ def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
     return read_events(path, run=manifest.run, name=str(task), limit=manifest.bounds.record)
 
 
-def _weights(file: EventFile, task: Task) -> dict[tuple[int, int], float]:
-    """What each gradient counts in a weighted mean, where its push said so."""
-    pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
-    return {(task.index, event.step): event.weight for event in pushed if event.weight is not None}
+@dataclass
+class _Said:
+    """What workers said of their gradients, by worker and step: the samples, and what they count in a weighted mean.
+
+    ``resampled`` are those of several samples. A weight that was not the same each time is NaN: nobody knows which of
+    them was applied.
+    """
+
+    samples: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    resampled: set[tuple[int, int]] = field(default_factory=set)
+    weights: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def add(self, file: EventFile, task: Task) -> None:
+        """What one life of a worker said."""
+        for event in file.of(Samples):
+            grad, ids = (task.index, event.step), tuple(event.ids)
+            if self.samples.setdefault(grad, ids) != ids:
+                self.resampled.add(grad)
+            self.samples[grad] = ids
+        pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
+        for push in (push for push in pushed if push.weight is not None):
+            grad, weight = (task.index, push.step), push.weight or 0.0
+            self.weights[grad] = weight if self.weights.get(grad, weight) == weight else np.nan
 
 
 def _in_shares(history: History) -> History:
     """The same history, in which a gradient with the share that it should have of its round counts for one."""
     if WEIGHTS not in history.workload.shows:
         return history
+    history = without_rounding(history) if history.workload.distinct else history
     history = by_weight(history) if history.claims.reduction == "weighted" else by_live(history)
     # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
     constant = history.claims.rate == "constant" and history.layout.local_steps == 1

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from ..probe import LARGEST, LIGHTEST
+from ..probe import LARGEST
 from ..probe import Slip as SlipKind
 from .records import Harm
 
@@ -29,7 +29,7 @@ SAME = (
 WEIGHT = "what the gradient counts in a round that is a weighted mean: its number of samples, say; null: it did not say"
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Weight = Annotated[float, Meta(ge=LIGHTEST, le=LARGEST)]
+Weight = Annotated[float, Meta(ge=0, le=LARGEST)]
 Version = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 # A number, or the words nan, inf, -inf, for which JSON has no numbers.
 Number = float | Literal["nan", "inf", "-inf"]

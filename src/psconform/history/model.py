@@ -13,6 +13,7 @@ import numpy as np
 from ..claims import Claims
 from ..layout import Layout, Task
 from ..models import Data
+from ..probe import LIGHTEST, Slip
 from .columns import (
     ANEW,
     FAILED,
@@ -160,6 +161,7 @@ class History:
     gaps: tuple[str, ...]  # why the record is not complete; nothing is called valid then
     workload: Workload = field(default_factory=Workload)
     samples: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # ids by (worker, step), recorded
+    resampled: frozenset[tuple[int, int]] = frozenset()  # of those, gradients that were sent with several
     weights: Mapping[tuple[int, int], float] = field(default_factory=dict)  # by (worker, step), as its push said
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
@@ -318,8 +320,8 @@ class History:
 
     @cached_property
     def accepted(self) -> Bools:
-        """bool[W, K]: gradients acknowledged as ok, and not given up after a rollback."""
-        return np.asarray((self.outcomes == OK) & ~self._absent(NEWEST))
+        """bool[W, K]: gradients acknowledged as ok, not given up after a rollback, and not of weight zero."""
+        return np.asarray((self.outcomes == OK) & ~self._absent(NEWEST) & (self.weighs != 0))
 
     @cached_property
     def barred(self) -> Bools:
@@ -343,7 +345,7 @@ class History:
         for poison in self.poisons:
             excused[poison.worker, poison.step] |= poison.seeded
         excused |= self.skipped
-        return np.asarray((excused & ~self.accepted) | self._absent(epoch))
+        return np.asarray((excused & ~self.accepted) | self._absent(epoch) | (self.weighs == 0))
 
     @cached_property
     def skipped(self) -> Bools:
@@ -509,17 +511,23 @@ class History:
     def weighs(self) -> Floats:
         """What each gradient counts in a weighted mean, as its worker said, float64[W, K]; NaN: it did not."""
         weighs = np.full((self.layout.workers, self.steps), np.nan)
-        for grad, weight in self.weights.items():
-            weighs[grad] = weight
+        for grad, weight in self.weights.items() if self.claims.reduction == "weighted" else ():
+            weighs[grad] = weight if weight >= LIGHTEST else 0.0 * weight  # NaN stays
         return weighs
 
     @property
     def untold(self) -> str:
         """A gradient of a weighted mean of which it is not known what it counts; empty if there is none."""
-        lacks = (self.outcomes > 0) & np.isnan(self.weighs) & (self.claims.reduction == "weighted")
-        for worker, step in np.argwhere(lacks)[:1].tolist():
-            return f"worker:{worker} did not say what its gradient of step {step} counts: probe.push(step, weight=...)"
+        for worker, step in np.argwhere(self.unsaid)[:1].tolist():
+            said = "said two things of" if (worker, step) in self.weights else "did not say"
+            return f"worker:{worker} {said} what its gradient of step {step} counts: probe.push(step, weight=...)"
         return ""
+
+    @property
+    def unsaid(self) -> Bools:
+        """bool[W, K]: gradients of a weighted mean of which it is not known what they count."""
+        shown = (self.outcomes > 0) | self.last.ever.any(axis=0)
+        return np.asarray(shown & np.isnan(self.weighs) & (self.claims.reduction == "weighted"))
 
     @cached_property
     def shares(self) -> Floats:
@@ -531,11 +539,18 @@ class History:
         if self.claims.reduction != "weighted":
             return shares
         there = self.last.ever if self.finals else np.ones_like(shares, np.bool_)
-        there = there & ~np.isnan(self.weighs)
+        there = there & (self.weighs > 0)
         total = np.where(there, self.weighs, 0.0).sum(axis=1, keepdims=True)
         known = there & (total > 0)
         shares[known] = (self.weighs * self.layout.workers / np.where(total, total, 1.0))[known]
         return shares
+
+    @property
+    def indistinct(self) -> str:
+        """Gradients that may be of any variable, in a run in which each has a magnitude of its own; empty: none."""
+        calls = {slip.call: slip for slip in self.slips if slip.what in (Slip.WORKLOAD, Slip.SIZE)}
+        slip = calls.get("gradient") or calls.get("gradients")
+        return f"{slip}: of which variable a gradient was, nobody can tell" if self.workload.distinct and slip else ""
 
     @property
     def places(self) -> tuple[int, ...] | None:

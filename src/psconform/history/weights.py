@@ -104,6 +104,30 @@ def _in_rounds_of_live(history: History, worker: Worker, factor: Floats, newest:
     return divided.take(~fits | (by == 1.0))
 
 
+ROUNDING = 2.0**-8
+"""What a gradient may lose on its way as a bfloat16, twice rounded."""
+
+
+def without_rounding(history: History) -> History:
+    """The same history, with whole counts where they are nearly that, of variables with a magnitude of their own.
+
+    ``UNIT`` and its parts are exact in numbers of few bits; other magnitudes (``probe.SIZES``) are not.
+    """
+    inexact = history.workload.sizes(history.variables) != 1
+    workers = []
+    for worker in history.workers:
+        odd = worker.reads.odd
+        ends = []
+        for end in (odd.head, odd.tail):
+            whole = np.rint(np.where(np.isfinite(end), end, 0.0))
+            near = (np.abs(end - whole) <= ROUNDING * np.abs(whole)) & (whole != 0) & inexact[odd.variable]
+            ends.append(np.where(near, whole, end))
+        kept = replace(odd, head=ends[0], tail=ends[1])
+        once = (kept.head == 1) & (kept.tail == 1) & inexact[odd.variable]
+        workers.append(replace(worker, reads=replace(worker.reads, odd=kept.take(~once))))
+    return replace(history, workers=tuple(workers))
+
+
 def by_weight(history: History) -> History:
     """The same history, in which a gradient of a weighted mean counts for one if it has the share that it should have.
 
@@ -111,7 +135,7 @@ def by_weight(history: History) -> History:
     its gradients count, they count for what they show.
     """
     shares, held = history.shares, _held(history)
-    said: Bools = np.array(~((history.outcomes > 0) & np.isnan(history.weighs)).any(axis=0))  # [K]
+    said: Bools = np.array(~history.unsaid.any(axis=0))  # [K]
     there = history.last.ever & said
     differ = np.abs(shares - 1) > COUNT_TOLERANCE
     if (there & differ).any() and (np.abs(held - 1) <= COUNT_TOLERANCE)[there].all():

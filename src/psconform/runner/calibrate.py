@@ -77,19 +77,24 @@ def learning_rate(folder: Path, manifest: Manifest) -> float:
         )
         why = "; ".join(map(str, (*manifest.reasons, *slips))) or unread
         raise BadInput(f"target {manifest.target}", f"its calibration run failed: {why}", hint=f"See {folder / 'logs'}")
-    return rate_from(reads, target=manifest.target) / _share(folder, manifest)
+    shares = _shares(folder, manifest)
+    for read in (read for read in reads if read.shape[1:] == (2 * STEPS + 1,)):
+        read[:, :STEPS] /= shares
+        read[:, STEPS + 1 :] /= shares
+    return rate_from(reads, target=manifest.target)
 
 
-def _share(folder: Path, manifest: Manifest) -> float:
-    """What a gradient of the first worker makes of its update."""
+def _shares(folder: Path, manifest: Manifest) -> NDArray[np.float32]:
+    """What each gradient of the first worker makes of its update, float32[STEPS]."""
     if manifest.layout.update != "sync" or not manifest.claims.averages:
-        return 1.0
+        return np.ones(STEPS, np.float32)
     files = [_record(folder, manifest, task) for task in manifest.layout.worker_tasks]
-    pushed: list[list[Push | Update]] = [[*file.of(Push), *file.of(Update)] if file else [] for file in files]
-    weighs = [each[0].weight or 0.0 if each else 0.0 for each in pushed]
-    if manifest.claims.reduction == "weighted" and weighs[0]:
-        return weighs[0] / sum(weighs)
-    return 1 / len(files)
+    weighs = np.ones((len(files), STEPS))
+    for number, file in enumerate(files if manifest.claims.reduction == "weighted" else ()):
+        pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)] if file else []
+        for event in (event for event in pushed if event.step < STEPS and event.weight):
+            weighs[number, event.step] = event.weight
+    return np.asarray(weighs[0] / weighs.sum(axis=0), np.float32)
 
 
 def is_distinct(folder: Path, manifest: Manifest) -> bool:

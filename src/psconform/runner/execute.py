@@ -350,9 +350,7 @@ class _Execution:
         """For the judge it is a kill like that of the plan which it comes with."""
         said = {"fault": KILL.name, "of": str(task), "on": on, "at": WITH_ALL, "harm": KILL.harm.value}
         more = {"words": f"{KILL.name} {task}, to start all again"} if on else {}
-        self.log.write(
-            "fault", **said, tasks=[str(task)], **more, evidence=evidence, did_ns=time.monotonic_ns()
-        )
+        self.log.write("fault", **said, tasks=[str(task)], **more, evidence=evidence, did_ns=time.monotonic_ns())
 
     def _launch(self, task: Task) -> None:
         """Start a task, or start it again."""

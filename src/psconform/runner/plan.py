@@ -203,7 +203,7 @@ def make_plan(options: Options) -> Plan:
             raise BadInput(OPTIONS[name].flag, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(options.slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
-    shape = shape if options.reduction else replace(shape, reduction=found.reduction(shape.update))
+    shape = _reduced(shape, options, found, values)
     found.fits(shape)
     found.claimed(shape)
     containers = containers_of(
@@ -263,6 +263,13 @@ def make_plan(options: Options) -> Plan:
         environment=found.given(os.environ),
         drawn=str(options.faults) if _is_drawn(options.faults) else "",
     )
+
+
+def _reduced(shape: Layout, options: Options, target: Target, values: Mapping[str, Any]) -> Layout:
+    """The layout with the reduction of the target, if none was asked for; raises BadInput if the workload has none."""
+    shape = shape if options.reduction else replace(shape, reduction=target.reduction(shape.update))
+    check_option("workload", {**values, **shape.facts})
+    return shape
 
 
 def _as_it_restarts(
