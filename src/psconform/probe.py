@@ -597,7 +597,7 @@ class Probe:
         if self._ledger is None:
             raise _Slipped(Slip.WORKLOAD)
         self._each = False
-        if self._distinct:  # of which variable it is meant to be, nobody can tell
+        if self._distinct:  # it does not show which variable it is meant for
             self._slip("gradient", Slip.WORKLOAD, step)
         return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
 

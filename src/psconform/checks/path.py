@@ -69,7 +69,7 @@ class Training:
 
     @cached_property
     def doubt(self) -> str:
-        """Why nobody knows of which samples a gradient was; empty if it is known, or they are those dealt out."""
+        """Why the samples of some gradient are not known; empty if they are, or all are those dealt out."""
         history, batches = self.history, self.batches
         if batches is None or not history.samples:
             return ""
@@ -83,7 +83,7 @@ class Training:
                 if max(ids) >= batches.samples:
                     return f"sample {max(ids)} of {what} is none of the {batches.samples}"
                 if (worker.index, step) in history.resampled:
-                    return f"{what} was sent with other samples each time: nobody knows with which it was applied"
+                    return f"{what} was sent with other samples each time, so those of the applied one are not known"
         return ""
 
     def _parts(self, step: int) -> list[tuple[Ids, float]]:

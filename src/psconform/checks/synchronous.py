@@ -383,7 +383,7 @@ def reduction(history: History) -> Verdict:
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
-    if weighted:  # shares are of those that are in a round, whoever is not
+    if weighted:  # shares are of the gradients that are in a round, so a missing worker does not matter
         short = np.asarray((history.outcomes == FAILED).any(axis=0))
         short[[poison.step for poison in history.poisons]] = True
     mixed: dict[tuple[int, int, int], int] = {}  # worker, step and variable: the variable that it was made for

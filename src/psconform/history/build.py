@@ -182,8 +182,8 @@ def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
 class _Said:
     """What workers said of their gradients, by worker and step: the samples, and what they count in a weighted mean.
 
-    ``resampled`` are those of several samples. A weight that was not the same each time is NaN: nobody knows which of
-    them was applied.
+    ``resampled``: gradients that were sent with other samples each time. A weight that was not the same each time is
+    NaN, for the weight of the applied one is not known.
     """
 
     samples: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)

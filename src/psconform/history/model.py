@@ -550,7 +550,7 @@ class History:
         """Gradients that may be of any variable, in a run in which each has a magnitude of its own; empty: none."""
         calls = {slip.call: slip for slip in self.slips if slip.what in (Slip.WORKLOAD, Slip.SIZE)}
         slip = calls.get("gradient") or calls.get("gradients")
-        return f"{slip}: of which variable a gradient was, nobody can tell" if self.workload.distinct and slip else ""
+        return f"{slip}: the variable of a gradient is not known" if self.workload.distinct and slip else ""
 
     @property
     def places(self) -> tuple[int, ...] | None:

@@ -32,7 +32,7 @@ from ..sizes import parse_size, spell_size
 from ..targets.compose import PREFIX, load_compose
 from ..targets.lookup import find_target
 from ..targets.reference import DEFECTS, MODULE, REFERENCE
-from ..targets.target import RESTART_ALL, Target
+from ..targets.target import NOTHING, RESTART_ALL, RESTART_TASK, Target
 from ..times import parse_seconds, spell
 from ..workloads import find_workload
 from .container_setup import containers_of, hides
@@ -277,7 +277,7 @@ def _as_it_restarts(
 ) -> tuple[Fault, ...]:
     """The same faults, of a target that starts nothing again; raises BadInput where it does not do what they need."""
     _check_replicas(faults, options, target=target, layout=layout)
-    if target.on_failure != "nothing":
+    if target.on_failure != NOTHING:
         return faults
     ending = [fault for fault in faults if kinds()[fault.kind].harm is Harm.ENDS and not kinds()[fault.kind].first]
     hint = "on_failure in its target.toml says so"
@@ -291,7 +291,7 @@ def _as_it_restarts(
 
 def _check_replicas(faults: tuple[Fault, ...], options: Options, *, target: Target, layout: Layout) -> None:
     """Raises BadInput where a task that has ended is started again alone, and there is no ps that kept its state."""
-    if not layout.all_reduce or target.on_failure != "restart-task":
+    if not layout.all_reduce or target.on_failure != RESTART_TASK:
         return
     ending = (fault for fault in faults if kinds()[fault.kind].harm is Harm.ENDS and not kinds()[fault.kind].first)
     hint = f'on_failure = "{RESTART_ALL}" in a target.toml: all tasks are started again, and go on from a checkpoint'

@@ -27,9 +27,8 @@ PLACEHOLDERS = (
 
 MODES = {"quorum": ("barrier", "r-of-n"), "staleness": ("staleness", "bounded"), "rate": ("rate", "staleness-aware")}
 """Options that change what is promised: the field of the layout, and the claim that a target makes with it."""
-RESTART_ALL = "restart-all"
-ON_FAILURE = ("nothing", "restart-task", RESTART_ALL)
-"""What is done after a fault has ended a task: it stays away, it is started again, or all tasks are ended and are."""
+NOTHING, RESTART_TASK, RESTART_ALL = ON_FAILURE = ("nothing", "restart-task", "restart-all")
+"""After a fault has ended a task: nothing; it is started again; or all tasks are ended and started again."""
 IMAGE = "[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}"
 """Names of images: never a path."""
 OPTIONS = (*MODES, "local_steps", "replication", "optimizer", "schedule", "drop_after", "gpus")
@@ -110,7 +109,7 @@ class Target:
     max_workers: int = MAX_TASKS
     batches: bool = False
     learning_rate: float | None = None
-    on_failure: str = "restart-task"
+    on_failure: str = RESTART_TASK
     distinct: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False
