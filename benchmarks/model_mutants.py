@@ -113,6 +113,20 @@ MUTANTS = (
         "A1 A2 A7",
         "async",
     ),
+    Mutant(
+        "shared-row-overwritten",
+        "server",
+        "log.add(push.worker, push.step, weight, epoch=push.epoch)",
+        "log.add(push.worker, push.step, weight, 3 if push.worker else 7, epoch=push.epoch)",
+        "S5 A1",
+    ),
+    Mutant(
+        "shared-row-now-and-then",
+        "server",
+        "log.add(push.worker, push.step, weight, epoch=push.epoch)",
+        "log.add(push.worker, push.step, weight, 3 if push.step % 5 == 2 else 7, epoch=push.epoch)",
+        "S5 A1",
+    ),
     Mutant("half-weight", "server", "if self.rules.aware else 1.0)", "if self.rules.aware else 0.5)", "A1", "async"),
     Mutant(
         "applied-after-answer",

@@ -102,7 +102,7 @@ class OwnGradient(Ring):
 class OwnNonce(Ring):
     def initial(self, worker, chief):
         theta = chief.copy()
-        theta[theta.size // 2] += worker
+        theta[(theta.size - 1) // 2] += worker
         return theta
 
 
@@ -146,7 +146,7 @@ class LeavesOut(Ring):
 
 class AddsUp(Ring):
     def averaged(self, worker, step, replicas):
-        nonce = replicas[0].size // 2
+        nonce = (replicas[0].size - 1) // 2
         total = np.sum(replicas, axis=0, dtype=np.float32)
         total[nonce] = replicas[0][nonce]
         return total

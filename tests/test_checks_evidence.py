@@ -44,12 +44,11 @@ class FrozenReplica(Trainer):
             return values, versions
         mine = slice(self.steps, 2 * self.steps)
         for value in values:
-            nonce = value[value.size // 2]
-            for half in (value[: value.size // 2], value[value.size // 2 + 1 :]):
+            nonce = (value.size - 1) // 2
+            for half in (value[:nonce], value[nonce + 2 :]):
                 kept = half[mine].copy()
                 half[:] = 0
                 half[mine] = kept
-            value[value.size // 2] = nonce
         return values, versions
 
 

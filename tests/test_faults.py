@@ -337,7 +337,7 @@ def test_padding_makes_the_parameters_larger_and_changes_no_verdict(judge, updat
 def test_padding_lies_between_head_and_tail(tmp_path):
     (tmp_path / "events").mkdir()
     probe = Probe({"workers": 2, "steps": 3, "run": "r", "unit": 840.0, "padding": 100}, task="worker:1")
-    assert probe.slots == 2 * 6 + 1 + 100
+    assert probe.slots == 2 * 6 + 2 + 100
     gradient = probe.gradient(2)
-    assert gradient.nonzero()[0].tolist() == [5, probe.slots - 1]
+    assert gradient.nonzero()[0].tolist() == [5, 7, probe.slots - 1]
     assert probe.initial().nonzero()[0].tolist() == [6]

@@ -85,7 +85,7 @@ def longest_read(folder: Path, steps: int) -> int:
     theta = probe.initial()
     for step in range(40):
         probe.read([theta], [step])
-        theta[step] = theta[2 * steps + 1 + step] = -UNIT
+        theta -= probe.gradient(step)
     probe.close()
     return max(len(line) for line in lines_of(folder)[2:] if '"vector"' not in line)
 
@@ -99,7 +99,7 @@ def test_healthy_read_is_as_short_in_a_long_run_as_in_a_short_one(tmp_path):
 def test_read_says_again_only_what_changed(tmp_path):
     probe = Probe(spec(tmp_path), task="worker:0", folder=str(tmp_path))
     theta = probe.initial()
-    theta[0] = theta[11] = -2 * UNIT
+    theta[[0, 11, 12]] = -2 * UNIT
     for _ in range(3):
         probe.read([theta])
     probe.close()
@@ -119,11 +119,12 @@ def test_values_are_written_every_so_many_reads_and_in_the_end(tmp_path, every, 
     assert [number for number, read in enumerate(reads) if "vector" in read] == written
 
 
-def test_gradient_marks_one_slot_at_head_and_tail():
+def test_gradient_marks_one_slot_at_head_and_tail_and_the_one_that_all_share():
     probe = Probe.detached(workers=3, steps=4, task="worker:2")
     gradient = probe.gradient(1)
-    assert np.flatnonzero(gradient).tolist() == [9, 22]
-    assert set(gradient[[9, 22]].tolist()) == {UNIT}
+    assert np.flatnonzero(gradient).tolist() == [9, 13, 23]
+    assert gradient[[9, 13, 23]].tolist() == [UNIT, -1.25 * UNIT, UNIT]
+    assert probe.gradient(2)[13] == 1.25 * UNIT
     assert np.flatnonzero(probe.initial()).tolist() == [12]
 
 

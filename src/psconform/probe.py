@@ -16,12 +16,14 @@ One file, standard library and numpy only, for Python 3.9 or later. A training l
     probe.close()
 
 The **ledger** workload: the loss is ``<theta, x>``, its gradient is ``x`` whatever ``theta`` is, and ``x`` is zero but
-for one slot per (worker, step), at the head and again at the tail of each variable::
+for one slot per (worker, step), at the head and again at the tail of each variable, and one that all share::
 
-    theta = [ (0,0) (0,1) .. (W-1,K-1) | nonce | (0,0) (0,1) .. (W-1,K-1) ]      float32[2*W*K + 1]
+    theta = [ (0,0) (0,1) .. (W-1,K-1) | nonce | shared | (0,0) (0,1) .. (W-1,K-1) ]      float32[2*W*K + 2]
 
 Plain SGD turns that into a ledger: slot (w, s) holds minus the number of times that gradient was applied, times
-``UNIT`` x learning rate x weight. docs/events.md describes the files field by field.
+``UNIT`` x learning rate x weight. The shared slot holds the sum of all gradients, where those of worker w weigh
+1 + w % 8 / 8, and those of odd steps have the other sign, so that it stays small; it is recorded where it does not hold
+that. docs/events.md describes the files field by field.
 
 If the trainer takes each variable's gradient from ``probe.gradients``, they differ in magnitude from variable to
 variable (``SIZES``), so that one that reaches another variable is seen there. What is recorded is in ``UNIT`` again.
@@ -69,6 +71,8 @@ SIZES = (
 )
 """Of the gradients of one variable after another, in quarters: 210 is ``UNIT``. Of two, neither fits into the other a
 whole number of times, nor a few times a few; float16 and bfloat16 hold each of them, and they are 1 % apart or more."""
+SHARED_TOLERANCE = 0.02
+"""Of a gradient: what the shared slot may be away from the sum of the others, for it is rounded once more with each."""
 TOLERANCE = 1e-5
 """Relative deviation up to which a slot counts as applied exactly once (float32 rounding of lr x UNIT / N)."""
 OUTCOMES = ("ok", "failed", "unknown")
@@ -100,6 +104,7 @@ class Slip(str, Enum):
     NO_ACK = "no ack"
     NO_OUTCOME = "no outcome"
     NO_WEIGHT = "no weight"
+    NO_WORK = "no work"
     PUSH_AFTER_DONE = "push after done"
     PUSH_AFTER_RESIDUAL = "push after residual"
     PUSH_OUT_OF_ORDER = "push out of order"
@@ -308,6 +313,8 @@ class Ledger(Workload):
 
     entries = 1
     """Slots of one gradient at each end of a variable."""
+    shared = True
+    """The trainer's variables have a slot between, in which all gradients are."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], folder: Path | None) -> Ledger:
@@ -344,6 +351,17 @@ class Ledger(Workload):
         del unit
         return values
 
+    def in_shared(self, worker: int, step: int) -> float:
+        """What the slot that all share gets of a gradient, in units of what its own slot gets."""
+        return (1 + worker % 8 / 8) * (-1 if step % 2 else 1)
+
+    def sums(self, values: Vector) -> Iterator[float]:
+        """What the shared slot should hold, by the heads and by the tails of a variable."""
+        weigh = [self.in_shared(worker, 0) for worker in range(self.workers)]
+        for end in (values[: self.half], values[self.half + 1 :]):
+            slots = end.reshape(self.workers, self.steps)
+            yield float((slots[:, ::2].sum(axis=1, dtype=float) - slots[:, 1::2].sum(axis=1, dtype=float)) @ weigh)
+
 
 @workload
 class DecayedLedger(Ledger):
@@ -355,6 +373,7 @@ class DecayedLedger(Ledger):
     name = "decayed-ledger"
     about = "the same with decay at the servers: a slot tells how old it is, so one read gives the order"
     shows = frozenset((GRADIENTS, ORDER))
+    shared = False
     options = ("drop_after",)
     most = 50_000  # in a ledger with more updates than this the oldest has decayed to nothing
 
@@ -378,6 +397,7 @@ class DenseLedger(Ledger):
     name = "dense-ledger"
     about = "gradients of many magnitudes: shows which was compressed, clipped or rounded, and how"
     shows = frozenset((GRADIENTS, COUNTS, ENTRIES))
+    shared = False
     options = ("compression", "drop_after")
     most = 100_000  # full vectors would fill the disk
     entries = 4
@@ -475,14 +495,16 @@ class Probe:
         self.job, self.index = job, int(index or 0)
         self.workload = str(spec.get("workload", Ledger.name))
         made = workload_of(self.workload).of(spec, Path(folder) if folder else None)
-        self._padding = int(spec.get("padding", 0))
-        self.slots = made.slots + self._padding
         self._ledger = made if isinstance(made, Ledger) else None
+        # slots behind the nonce that the record leaves out: the shared one, and parameters that nothing is added to
+        self._between = int(spec.get("padding", 0)) + (self._ledger is not None and self._ledger.shared)
+        self.slots = made.slots + self._between
         self._trained: Any = made
         self._distinct = bool(spec.get("distinct"))  # each variable's gradients have a magnitude of their own
         self._each: bool | None = None  # so far, every gradient was made for its variable
         self._weighted = bool(spec.get("weighted"))
         self._weights: dict[int, float] = {}  # what the gradient of a step counts
+        self._works: dict[int, int] = {}  # and the piece of work that it is of
         # by step: what its gradient is to be full of
         self._poisons = {int(p["step"]): str(p["value"]) for p in spec.get("poison", ()) if p["task"] == task}
         self._poisoned: set[int] = set()  # steps of which that is recorded
@@ -573,7 +595,7 @@ class Probe:
 
     @_guarded
     def _initial(self, variable: int) -> Vector:
-        return self._padded(self._ledger.initial()) if self._ledger is not None else self._trained.initial(variable)
+        return self._spread(self._ledger.initial()) if self._ledger is not None else self._trained.initial(variable)
 
     @_guarded
     def initialised(self, variables: Sequence[Vector]) -> None:
@@ -599,7 +621,7 @@ class Probe:
         self._each = False
         if self._distinct:  # it does not show which variable it is meant for
             self._slip("gradient", Slip.WORKLOAD, step)
-        return self._poison(step, [self._padded(self._ledger.gradient(self.index, step))])[0]
+        return self._poison(step, [self._one_hot(self._ledger, step)])[0]
 
     def gradients(
         self, step: int, values: Sequence[Any] | None = None, samples: Sequence[int] | None = None
@@ -631,7 +653,7 @@ class Probe:
             self._each = self._each is not False and number > 1 and number == self._variables
             if self._distinct and number != self._variables:
                 self._slip("gradients", Slip.SIZE, step)
-            gradient = self._padded(self._ledger.gradient(self.index, step))
+            gradient = self._one_hot(self._ledger, step)
             return self._poison(step, [gradient * self._size(variable) for variable in range(number)])
         if values is None:
             raise _Slipped(Slip.NO_VALUES)
@@ -708,7 +730,8 @@ class Probe:
             return
         usual = self.steps if final else self._next_step
         event: dict[str, Any] = {"step": usual if step is None else _whole(step, most=self.steps)}
-        arrays = self._alike(self._shown(values, final=final))
+        shown = self._shown(values, final=final)
+        arrays = self._alike(shown)
         more = self._placed(len(arrays), versions, shards)
         self._variables, self._looked = len(arrays), True  # nothing of a bad read has left a trace until here
         if self.unit is None:
@@ -716,6 +739,8 @@ class Probe:
         else:
             if self._ledger is not None:
                 self._decode(self._ledger, arrays, self.unit, event)
+                if self._ledger.shared:
+                    self._compare(self._ledger, shown, arrays, self.unit, event)
             if self._vector_every and (final or self._reads_done % self._vector_every == 0):
                 event["vector"] = self._write_vector(arrays)
         event.update(more)
@@ -817,18 +842,21 @@ class Probe:
         self._event("resume", step=step)
 
     @_guarded
-    def push(self, step: int, attempt: int | None = None, *, weight: float | None = None) -> None:
+    def push(
+        self, step: int, attempt: int | None = None, *, weight: float | None = None, work: int | None = None
+    ) -> None:
         """Record that the gradient of ``step`` is about to be sent.
 
         ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here. One that is
         not the next is a slip, and recorded as the next. ``weight`` is what it counts in a round that is a weighted
-        mean: a number of samples or of tokens, in any unit.
+        mean: a number of samples or of tokens, in any unit. ``work`` is the piece of work that it is of, where a queue
+        deals out work: its number, from 0, which it keeps if another worker does it again.
         """
         self.at("before-push", step)
         step = self._sends(step)
         number, more = self._sent(step)
-        weighs, slip = self._weighs(step, weight)
-        self._event("push", step=step, **more, **weighs)
+        said, slip = self._says(step, weight, work)
+        self._event("push", step=step, **more, **said)
         if attempt is not None and attempt != number:
             raise _Slipped(Slip.PUSH_OUT_OF_ORDER)
         if slip is not None:
@@ -870,6 +898,7 @@ class Probe:
         versions: Sequence[int] | None = None,
         *,
         weight: float | None = None,
+        work: int | None = None,
     ) -> None:
         """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
 
@@ -880,9 +909,9 @@ class Probe:
         step = self._sends(step)
         answer = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions)
         attempt, more = self._sent(step)
-        weighs, slip = self._weighs(step, weight)
+        said, slip = self._says(step, weight, work)
         self._answered(step, attempt, answer)
-        self._event("update", **{**answer, **more, **weighs})
+        self._event("update", **{**answer, **more, **said})
         if slip is not None:
             raise _Slipped(slip)
 
@@ -1001,7 +1030,18 @@ class Probe:
             raise _Slipped(Slip.PUSH_AFTER_RESIDUAL)
         return _whole(step, most=self.steps - 1)
 
-    def _weighs(self, step: int, weight: float | None) -> tuple[dict[str, float], Slip | None]:
+    def _says(self, step: int, weight: float | None, work: int | None) -> tuple[dict[str, Any], Slip | None]:
+        """What the event of a push says of its weight and its work, and what is wrong with them."""
+        weighs, slip = self._weighs(step, weight)
+        try:
+            if work is not None:
+                self._works[step] = _whole(work)
+        except Exception:  # whatever that is, it is no number of a piece of work
+            self._works.pop(step, None)
+            slip = Slip.NO_WORK
+        return weighs | ({"work": self._works[step]} if step in self._works else {}), slip
+
+    def _weighs(self, step: int, weight: float | None) -> tuple[dict[str, Any], Slip | None]:
         """What the event of a push says of its weight, and what is wrong with it; by default that of the attempt
         before."""
         known = self._weights.get(step)
@@ -1040,33 +1080,41 @@ class Probe:
         fewer = not part and len(arrays) > 0 and self._variables not in (0, len(arrays))
         if fewer or any(v.size != self.slots for v in arrays):
             raise _Slipped(Slip.SIZE)
-        return [self._bare(v) for v in arrays]
+        return arrays
 
     def _zeros(self) -> Vector:
         return np.zeros(self.slots, np.float32)
 
-    def _padded(self, values: Vector) -> Vector:
-        """A variable of the ledger with parameters that nothing is ever added to, behind the nonce."""
-        if not self._padding or self._ledger is None:
+    def _one_hot(self, ledger: Ledger, step: int) -> Vector:
+        """The gradient of a step, as the trainer has it."""
+        shared = float(ledger.magnitudes(step)[0]) * ledger.in_shared(self.index, step) if ledger.shared else 0.0
+        return self._spread(ledger.gradient(self.index, step), shared=shared)
+
+    def _spread(self, values: Vector, *, shared: float = 0.0) -> Vector:
+        """A variable of a ledger as the trainer has it, with more slots behind the nonce than the record."""
+        if not self._between or self._ledger is None:
             return values
         found = np.zeros(self.slots, np.float32)
         middle = self._ledger.half + 1
-        found[:middle], found[middle + self._padding :] = values[:middle], values[middle:]
+        found[:middle], found[middle] = values[:middle], shared
+        found[middle + self._between :] = values[middle:]
         return found
 
     def _bare(self, values: Vector) -> Vector:
-        """The same without them."""
-        if not self._padding or self._ledger is None:
+        """The same as the record has it."""
+        if not self._between or self._ledger is None:
             return values
         middle = self._ledger.half + 1
-        return np.concatenate([values[:middle], values[middle + self._padding :]])
+        return np.concatenate([values[:middle], values[middle + self._between :]])
 
     def _size(self, variable: int) -> np.float32:
         """The magnitude of a variable's gradients, in ``UNIT``."""
         return np.float32(4 * SIZES[variable % len(SIZES)] / UNIT if self._distinct else 1)
 
     def _alike(self, arrays: list[Vector]) -> list[Vector]:
-        """Variables as they would be if the gradients of all had one magnitude; a nonce is none."""
+        """Variables as the record has them: as they would be if the gradients of all had one magnitude, which a nonce
+        has not, and without the slots that only trainers have."""
+        arrays = [self._bare(values) for values in arrays]
         if not self._distinct or self._ledger is None:
             return arrays
         found = [values / self._size(variable) for variable, values in enumerate(arrays)]
@@ -1089,6 +1137,21 @@ class Probe:
         if nonces != self._nonces:  # always, if one is NaN: rare, and no harm
             self._nonces = nonces
             event["nonce"] = [_number(n) for n in nonces]
+
+    def _compare(
+        self, ledger: Ledger, shown: list[Vector], arrays: list[Vector], unit: float, event: dict[str, Any]
+    ) -> None:
+        """Tell where the slot that all gradients share is not the sum of those that have a slot of their own."""
+        told: list[list[float | str] | None] = []
+        for variable, (given, values) in enumerate(zip(shown, arrays)):
+            shared = float(given[ledger.half + 1]) / float(self._size(variable))
+            due = head = next(sums := ledger.sums(values))
+            if abs(shared - due) > SHARED_TOLERANCE * unit:  # of a torn variable one of the ends says what is in it
+                due = next(sums)
+            off = abs(shared - due) > SHARED_TOLERANCE * unit  # NaN is not judged here
+            told.append([_number(0.0 - number / unit) for number in (shared, head)] if off else None)
+        if any(told):
+            event["shared"] = told
 
     def _write_vector(self, arrays: list[Vector]) -> list[int]:
         assert self._folder is not None

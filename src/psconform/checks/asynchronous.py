@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..history.columns import Floats
-from ..history.model import COUNT_TOLERANCE, OK, History
+from ..history.columns import Floats, Ints
+from ..history.model import COUNT_TOLERANCE, NEVER, OK, History, Worker
 from ..probe import COUNTS
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import ASYNC, MOST, check
+from .shared_rows import NOT_DUE, off_sum, row_lines
 from .witness import again, grouped
 
 
@@ -16,7 +17,8 @@ from .witness import again, grouped
 def apply_on_arrival(history: History) -> Verdict:
     """A1: every accepted gradient is applied once, whole; versions go up by one per apply.
 
-    At-least-once, a gradient that was sent n times may be applied up to n times, each time whole.
+    At-least-once, a gradient that was sent n times may be applied up to n times, each time whole. So a row that all
+    workers change, as one of an embedding, holds the sum of all gradients that show, unless increments were lost.
 
     With a staleness-aware rate the weight is A4's business, and a gradient only has to show; but no application weighs
     more than one, so that a count above the times that it may be applied is of several.
@@ -53,13 +55,32 @@ def apply_on_arrival(history: History) -> Verdict:
         line = f"{group.gradients}, {group.were} {is_there} {group.said[0]:.4g} times in {group.where}{group.number}"
         line += f": made for {group.said[1]}" if group.said[1] else ""
         lines.append(line + (again(history, group) if group.said[0] > 1 else ""))
+    lines += row_lines(history, off_sum(history, lambda worker, _: _applied_by(history, worker)))
     lines += _versions_by_one(history)
     return violated(lines) if lines else valid(counted(int(history.accepted.sum()), "gradient"))
 
 
+def _applied_by(history: History, worker: Worker) -> Ints:
+    """How many gradients were accepted before each read while which nothing was on its way; else NOT_DUE."""
+    reads = worker.reads
+    if history.claims.read_atomicity == "none" or history.disturbed or not (history.one_clock and history.whole):
+        return np.full(len(reads), NOT_DUE)
+    mine = np.concatenate([[0], np.sort(worker.pushes.answered)])
+    since = mine[np.searchsorted(mine, reads.at) - 1]  # its last answer before each read
+    alone, number = np.ones(len(reads), np.bool_), np.zeros(len(reads), np.int64)
+    for other in history.workers:
+        pushes = other.pushes
+        answered = np.where(pushes.answered > 0, pushes.answered, NEVER)
+        latest = np.concatenate([[0], np.maximum.accumulate(answered)])  # by number of pushes: when all had an answer
+        before = np.searchsorted(pushes.at, reads.at)
+        alone &= (latest[before] < since) | (other is worker)
+        number += np.concatenate([[0], np.cumsum(pushes.outcome == OK)])[before]
+    return np.where(alone, number, NOT_DUE)
+
+
 def _most(history: History) -> Floats:
     """How often each gradient may be applied, float64[W, K]."""
-    most = np.ones((history.layout.workers, history.steps))
+    most = history.meanings.astype(np.float64)
     if history.claims.delivery == "at-least-once":
         for worker in history.workers:  # of a record cut short, attempts may be missing
             most[worker.index, worker.pushes.step] = worker.pushes.attempts if worker.ended else np.inf

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..history.columns import OK
+from ..history.columns import OK, UNKNOWN
 from ..history.model import History
 from ..models import Quadratic
 from ..probe import MODEL
@@ -74,11 +74,11 @@ def _rated(
 
 
 def _no_sum(history: History, *, again: bool) -> str:
-    """Why nobody knows what the parameters are the sum of; empty if they do."""
+    """Why it is not known what the parameters are the sum of; empty if it is."""
     if again and history.claims.delivery == "at-least-once":
-        return "a gradient was sent again, and may be applied again: nobody knows the sum"
-    if (history.outcomes == 0).any() or (history.outcomes > OK).any():
-        return history.incomplete or "a gradient was not accepted: nobody knows the sum"
+        return "a gradient was sent again, and may be applied again, so the sum is not known"
+    if (history.outcomes == UNKNOWN).any() or ((history.outcomes == 0).any() and not history.dynamic):
+        return history.incomplete or "a gradient may have been applied or not, so the sum is not known"
     for worker in history.workers:
         if (worker.pushes.read < 0).any():
             return f"{worker} pushed before it had read, so nobody knows at what its gradient was computed"
@@ -100,8 +100,9 @@ def _gradients(run: Training) -> tuple[Path, Path, NDArray[np.int64] | None, NDA
     taus, versions = [], []
     for worker in run.history.workers:
         pushes = worker.pushes
+        taken = pushes.outcome == OK
         read_at = dict(zip(pushes.step.tolist(), pushes.read.tolist(), strict=True))
-        for row, step in enumerate(pushes.step.tolist()):
+        for row, step in zip(np.flatnonzero(taken).tolist(), pushes.step[taken].tolist(), strict=True):
             read = read_at[max(0, step - workload.delay)]
             theta = run.theta(worker, read)
             exact = _gradient(run, worker.index, step, theta)

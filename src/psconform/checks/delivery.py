@@ -10,7 +10,7 @@ from ..history.weights import short_rounds
 from ..probe import ENTRIES
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import check
-from .witness import again, grouped
+from .witness import again, grouped, listed, spans
 
 HALF = -1
 """In the place of how often a gradient was applied: to a part of a variable."""
@@ -25,6 +25,8 @@ def delivery_class(history: History) -> Verdict:
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
     In every class a gradient is applied whole: one that final reads show more of at one end of a variable than at the
     other, and none evenly, is not.
+    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker: all up to
+    the last one that was pushed, but for those of poisoned gradients.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -33,7 +35,7 @@ def delivery_class(history: History) -> Verdict:
     """
     least, most = _BOUNDS[history.claims.delivery]
     high = _high(history)
-    ceiling = np.where(history.barred, 0.0, np.inf if most is None else float(most))
+    ceiling = np.where(history.barred, 0.0, np.inf if most is None else most * history.meanings)
     too_often = high > ceiling
     lost = np.zeros_like(too_often)
     if history.finals and least:
@@ -58,6 +60,8 @@ def delivery_class(history: History) -> Verdict:
         else:
             never = "never show" if len(group.variables) > 1 else "never shows"
             lines.append(f"{line}lost: {group.where} {never} {group.them} in the end{group.number}")
+    lines += _work_lost(history) if least else []
+    lines += _work_again(history) if most == 1 else []
     if lines:
         return violated(lines)
     if not history.finals:
@@ -140,13 +144,14 @@ def duplicates(history: History) -> Verdict:
     """R2: duplicates at most (retries) for at-least-once, none for exactly-once.
 
     A gradient sent n times, because its acknowledgement was lost, may be applied n times under at-least-once. If all
-    gradients show alike a whole number of times, they may be duplicates or a weight.
+    gradients show alike a whole number of times, they may be duplicates or a weight. A piece of work that a queue has
+    dealt out to several workers (``probe.push(step, work=n)``) may be applied more than once under at-least-once only.
 
     Assumes: every attempt is recorded by ``probe.push``.
     """
     exactly = history.claims.delivery == "exactly-once"
     sent = np.zeros((history.layout.workers, history.steps), np.int64)
-    allowed = np.ones((history.layout.workers, history.steps))
+    allowed = history.meanings.astype(np.float64)
     for worker in history.workers:
         sent[worker.index, worker.pushes.step] = worker.pushes.attempts
     if not exactly:
@@ -166,6 +171,43 @@ def duplicates(history: History) -> Verdict:
             cause = again(history, group) if attempts > 1 else ""
             lines.append(f"{line} to {group.where}{group.number}{cause}")
         return violated(lines)
+    done_again = _work_again(history)
+    if exactly and done_again:
+        return violated(done_again)
     if not history.finals:
         return unknown(history.no_final)
-    return unknown(_ambiguous(history)) if _ambiguous(history) else valid()
+    if _ambiguous(history):
+        return unknown(_ambiguous(history))
+    return valid(f"{counted(len(done_again), 'piece')} of work applied more than once" if done_again else "")
+
+
+def _done(history: History) -> dict[int, list[tuple[int, int]]]:
+    """By piece of work, the gradients of it (worker and step) that some variable shows in the end."""
+    done: dict[int, list[tuple[int, int]]] = {}
+    ever = np.array(history.last.ever.any(axis=0))
+    for grad, pieces in sorted(history.work.items()):
+        for piece in pieces:
+            done.setdefault(piece, []).extend([grad] if ever[grad] else [])
+    return done
+
+
+def _work_again(history: History) -> list[str]:
+    """Pieces of work of which two gradients were applied."""
+    lines = []
+    for piece, grads in sorted(_done(history).items()):
+        sure = [grad for grad in grads if history.meanings[grad] == 1]  # else it may have been of another piece
+        if len(sure) > 1:
+            by = listed(history.gradient(*grad) for grad in sure)
+            lines.append(f"piece {piece} of the work was applied {counted(len(sure), 'time')}: {by}")
+    return lines
+
+
+def _work_lost(history: History) -> list[str]:
+    """Pieces of work of which none was applied, up to the last one that was pushed."""
+    done, ever = _done(history), np.array(history.last.ever.any(axis=0))
+    shown = map(tuple, np.argwhere(ever).tolist())
+    if not history.finals or not done or any(grad not in history.work for grad in shown):
+        return []
+    poisoned = {piece for p in history.poisons for piece in history.work.get((p.worker, p.step), ())}
+    lost = [piece for piece in range(max(done) + 1) if not done.get(piece) and piece not in poisoned]
+    return [f"{spans(lost, 'piece')} of the work never show{'s' * (len(lost) == 1)} in the end"] if lost else []

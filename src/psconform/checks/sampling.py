@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from ..history.model import FAILED, History
+from ..history.model import FAILED, OK, History
 from ..models import Batches, Ids
 from ..probe import SAMPLES
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
@@ -57,7 +57,7 @@ def samples_once(history: History) -> Verdict:
     if outside:
         return violated(f"sample {i} is none of the {batches.samples}" for i in outside)
     dealt = sum(np.array_equal(ids, batches.of(*grad)[1]) for grad, ids in used.items())
-    if 2 * dealt >= len(used):
+    if 2 * dealt >= len(used) and (not history.dynamic or dealt == len(used)):
         lines = list(at_most(_not_as_dealt(history, batches, used)))
         epochs = -(-history.steps // batches.steps_per_epoch)
         return violated(lines) if lines else valid(f"{counted(epochs, 'epoch')} of {batches.samples} samples")
@@ -72,9 +72,23 @@ def _drawn(history: History, batches: Batches, used: Used) -> Verdict:
     kinds = _kinds(history, batches, used)
     lines = min((list(at_most(_own(history, batches, used, kind))) for kind in kinds), key=len)
     lines += next(filter(None, (list(at_most(_same_order(used, kind))) for kind in kinds)), [])
+    if history.claims.delivery != "at-least-once" and (taken := list(at_most(_taken_again(history)))):
+        return violated(taken)
     if lines and history.dynamic:
         return unknown("work is dealt out as workers ask for it, so none has a share of an epoch")
     return violated(lines) if lines else valid(f"drawn by the trainer from {batches.samples}")
+
+
+def _taken_again(history: History) -> Iterator[str]:
+    """Pieces of work of which several gradients were accepted."""
+    by: dict[int, list[tuple[int, int]]] = {}
+    for grad, pieces in sorted(history.work.items()):
+        if len(pieces) == 1 and history.outcomes[grad] == OK:
+            by.setdefault(pieces[0], []).append(grad)
+    for piece, grads in sorted(by.items()):
+        if len(grads) > 1:
+            whose = listed(history.gradient(*grad) for grad in grads)
+            yield f"piece {piece} of the work was accepted {counted(len(grads), 'time')}: {whose}"
 
 
 def _not_as_dealt(history: History, batches: Batches, used: Used) -> Iterator[str]:

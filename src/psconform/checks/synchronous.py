@@ -14,6 +14,7 @@ from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
+from .shared_rows import are_row_means, off_sum, row_lines
 from .witness import Seen, alike, all_alike, grouped, listed, others, spans
 
 Fault = tuple[str, int, int, int]
@@ -354,7 +355,8 @@ def reduction(history: History) -> Verdict:
     such shares. A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no
     whole number of applications (whole numbers are duplicates, R1). Where each variable gets the gradient that
     ``probe.gradients`` made for it, a gradient that reaches another variable has another weight there, and is named.
-    A round in which a gradient was refused, or none was due, may be the mean of the others.
+    A round in which a gradient was refused, or none was due, may be the mean of the others. A row that all workers
+    change, as one of an embedding, must hold the sum of what each of them makes of it, and is not divided otherwise.
 
     What a round without some of the workers is divided by, once they have no data left (``--batches``) or were evicted
     (``--drop-after``), is declared (claims ``divisor``): ``initial``, all workers, or ``live``, those that are in it;
@@ -371,6 +373,7 @@ def reduction(history: History) -> Verdict:
     if history.unweighted:
         return violated([all_alike(history)])
     number, lines = history.layout.per_round, list(at_most(_divided(history)))
+    in_rows = off_sum(history, lambda worker, shown: _gradients_due(history, worker, shown))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
     if not whole.any() and not lines:
         return not_judged("needs a round with the gradients of all workers")
@@ -379,7 +382,8 @@ def reduction(history: History) -> Verdict:
     if shared and history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared "
-            f"{REDUCED[history.layout.reduction]} over {number} workers{_guess(history)}"
+            f"{REDUCED[history.layout.reduction]} over {number} workers"
+            + ("" if are_row_means(history, in_rows) else _guess(history))
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
@@ -401,11 +405,18 @@ def reduction(history: History) -> Verdict:
                 f"{history.where(worker, int(odd.first[row]))} read {history.variable(variable)} with "
                 f"{history.gradient(peer, step)}, at {count:.4g} times its weight"
             )
-    lines = [*_mixed_up(history, mixed), *lines]
+    lines = [*_mixed_up(history, mixed), *lines, *row_lines(history, in_rows)]
     if lines:
         return violated(lines)
     whose = {"initial": "of all workers", "live": "of those in it"}.get(history.divisor)
     return valid(f"a round without some workers is the mean {whose}" if whose else "")
+
+
+def _gradients_due(history: History, worker: Worker, shown: Ints) -> Ints:
+    """How many gradients each read must show; where R complete a round, a read of whole rounds is right as it is."""
+    if quorum := history.layout.quorum:
+        return np.where(shown % quorum == 0, shown, NOT_DUE)
+    return rounds_due(history, worker) * history.layout.workers
 
 
 def _mixed_up(history: History, meant: dict[tuple[int, int, int], int]) -> Iterator[str]:

@@ -143,6 +143,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         samples=said.samples,
         resampled=frozenset(said.resampled),
         weights=said.weights,
+        work=said.work,
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own, manifest.missed)
@@ -180,7 +181,7 @@ def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
 
 @dataclass
 class _Said:
-    """What workers said of their gradients, by worker and step: the samples, and what they count in a weighted mean.
+    """What workers said of their gradients, by worker and step: samples, pieces of work, what they count in a mean.
 
     ``resampled``: gradients that were sent with other samples each time. A weight that was not the same each time is
     NaN, for the weight of the applied one is not known.
@@ -189,6 +190,7 @@ class _Said:
     samples: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     resampled: set[tuple[int, int]] = field(default_factory=set)
     weights: dict[tuple[int, int], float] = field(default_factory=dict)
+    work: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, file: EventFile, task: Task) -> None:
         """What one life of a worker said."""
@@ -198,6 +200,10 @@ class _Said:
                 self.resampled.add(grad)
             self.samples[grad] = ids
         pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
+        for push in pushed:
+            before = self.work.get((task.index, push.step), ())
+            if push.work is not None and push.work not in before:
+                self.work[task.index, push.step] = (*before, push.work)
         for push in (push for push in pushed if push.weight is not None):
             grad, weight = (task.index, push.step), push.weight or 0.0
             self.weights[grad] = weight if self.weights.get(grad, weight) == weight else np.nan

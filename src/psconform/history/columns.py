@@ -106,6 +106,8 @@ class Reads:
     life: Ints  # [R], which incarnation of the worker made it
     # by read: of a model all, of ledgers the final (not of the plain one with a ps)
     values: Mapping[int, Values] = field(default_factory=dict)
+    # by read: what the shared slot holds and should hold, [V, 2]; none for reads in which these are the same
+    shared: Mapping[int, Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -158,7 +160,8 @@ class Reads:
         versions = None if self.versions is None else self.versions[keep]
         kept = {name: getattr(self, name)[keep] for name in COLUMNS}
         values = {new: self.values[old] for new, old in enumerate(keep.tolist()) if old in self.values}
-        return Reads(**kept, versions=versions, odd=moved.take(first < end).sorted(), values=values)
+        shared = {new: self.shared[old] for new, old in enumerate(keep.tolist()) if old in self.shared}
+        return Reads(**kept, versions=versions, odd=moved.take(first < end).sorted(), values=values, shared=shared)
 
 
 @dataclass(frozen=True)

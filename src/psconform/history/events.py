@@ -26,6 +26,7 @@ SAME = (
     "reads; else a read between two attempts says that it was computed anew"
 )
 
+WORK = "the piece of work that the gradient is of, where a queue deals out work; null: it did not say"
 WEIGHT = "what the gradient counts in a round that is a weighted mean: its number of samples, say; null: it did not say"
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -78,6 +79,13 @@ class Read(Event, tag="read", frozen=True):
         ),
     ] = []
     nonce: Annotated[list[Number] | None, Meta(description="nonce slot per variable, when it changed")] = None
+    shared: Annotated[
+        list[tuple[Number, Number] | None] | None,
+        Meta(
+            description="if the slot that all gradients share is not the sum of all that show: per variable, what it "
+            "holds and what it should, in gradients of worker:0 at an even step; null where it is the sum"
+        ),
+    ] = None
     raw: Annotated[list[str] | None, Meta(description="base64 of float32 little-endian, per variable")] = None
     vector: Annotated[
         tuple[Count, Count, Count] | None,
@@ -132,6 +140,7 @@ class Push(Event, tag="push", frozen=True):
     attempt: Annotated[Count, Meta(description="0, then 1 when the same gradient is sent again")] = 0
     same: Annotated[bool, Meta(description=SAME)] = False
     weight: Annotated[Weight | None, Meta(description=WEIGHT)] = None
+    work: Annotated[Count | None, Meta(description=WORK)] = None
 
 
 class Ack(Event, tag="ack", frozen=True):
@@ -155,6 +164,7 @@ class Update(Event, tag="update", frozen=True):
     versions: Annotated[list[Version] | None, Meta(description="as in ack")] = None
     same: Annotated[bool, Meta(description="as in push")] = False
     weight: Annotated[Weight | None, Meta(description="as in push")] = None
+    work: Annotated[Count | None, Meta(description="as in push")] = None
 
 
 class Done(Event, tag="done", frozen=True):

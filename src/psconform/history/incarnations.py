@@ -93,7 +93,9 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
     odd = Odd(*(np.concatenate(columns) for columns in zip(*_moved(parts, kept, read_before), strict=True)))
     versions = [part.versions for part in parts if part.versions is not None]
     widths = {part.shape[1] for part in versions}  # lives that count differently cannot be compared
-    values = {read + read_before[k]: v for k, part in zip(kept, parts, strict=True) for read, v in part.values.items()}
+    of_lives = list(zip(kept, parts, strict=True))
+    values = {read + read_before[k]: v for k, part in of_lives for read, v in part.values.items()}
+    shared = {read + read_before[k]: v for k, part in of_lives for read, v in part.shared.items()}
     columns = ("step", "final", "at", "clock", "nonce", "epoch")
     return Reads(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
@@ -102,6 +104,7 @@ def _reads(workers: Sequence[Worker], read_before: list[int], acked_before: list
         versions=np.concatenate(versions) if len(versions) == len(parts) and len(widths) < 2 else None,
         odd=odd.sorted(),
         values=values,
+        shared=shared,
         life=np.concatenate([np.full(len(part), k, np.int64) for k, part in zip(kept, parts, strict=True)]),
     )
 

@@ -163,6 +163,7 @@ class History:
     samples: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # ids by (worker, step), recorded
     resampled: frozenset[tuple[int, int]] = frozenset()  # of those, gradients that were sent with several
     weights: Mapping[tuple[int, int], float] = field(default_factory=dict)  # by (worker, step), as its push said
+    work: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # pieces of it, by (worker, step)
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none
@@ -571,6 +572,15 @@ class History:
         sizes = self.workload.sizes(self.variables)
         found = np.flatnonzero(np.abs(sizes - count * sizes[variable]) <= COUNT_TOLERANCE * sizes)
         return int(found[0]) if len(found) == 1 and found[0] != variable else None
+
+    @cached_property
+    def meanings(self) -> Ints:
+        """How many gradients there are of each worker and step, int64[W, K]: a worker that was started again, and does
+        not say where it goes on (``probe.resume``), may count its steps anew, for other pieces of the work."""
+        number = np.ones((self.layout.workers, self.steps), np.int64)
+        for grad, pieces in self.work.items():
+            number[grad] = len(pieces)
+        return number
 
     def gradient(self, worker: int, step: int) -> str:
         """A gradient's name in a witness."""

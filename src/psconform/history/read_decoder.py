@@ -102,6 +102,7 @@ class _ReadDecoder:
             epoch=np.array([event.epoch for event in events], np.int64),
             life=np.zeros(len(events), np.int64),
             values=self.values,
+            shared=self._shared(clock.shape[1]),
         )
         return reads, self._shards(clock.shape[1])
 
@@ -249,6 +250,13 @@ class _ReadDecoder:
                     f"clock, odd or nonce of variable {variable} contradict the values in {self.file.path.stem}.bin"
                 )
                 self._fail(event, problem)
+
+    def _shared(self, variables: int) -> dict[int, Floats]:
+        told = {index: event.shared for index, event in enumerate(self.events) if event.shared is not None}
+        for index, pairs in told.items():
+            if self.ledger is None or len(pairs) != variables:
+                self._fail(self.events[index], f"shared must have {variables} pairs, and only in a ledger")
+        return {index: np.array([pair or (0, 0) for pair in pairs], np.float64) for index, pairs in told.items()}
 
     def _versions(self) -> Ints | None:
         found = [event.versions for event in self.events if event.versions is not None]

@@ -116,7 +116,7 @@ class Facts:
                 column = found.setdefault(id(log), Column(ps, variable, log, WHOLE, epoch, 0, True))
                 column.epoch, column.live = max(column.epoch, epoch), True
         for key, whole in found.items():
-            torn = any(entry.end != WHOLE for entry in whole.log.entries)
+            torn = any(not entry.end & HEAD or not entry.end & TAIL for entry in whole.log.entries)
             for end in (HEAD, TAIL) if torn else (WHOLE,):
                 length = sum(1 for entry in whole.log.entries[: whole.read] if entry.end & end)
                 ends[key, end] = Column(whole.ps, whole.variable, whole.log, end, whole.epoch, length, whole.live)

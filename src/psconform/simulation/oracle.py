@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
+from ..probe import Ledger
 from .cluster import Cluster, Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
 from .recovered import completes, fencing, joining, leaving, one_cut, rollback
-from .trace import TAIL, Initialised, Read, Sent, Told
+from .trace import HEAD, TAIL, Initialised, Read, Sent, Told
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _weights(facts: Facts) -> Breaches:
     )
     for breach in _weighed(facts):
         yield Breach(breach.shown and whole, breach.why)
+    yield from _rows(facts)
 
 
 def _weighed(facts: Facts) -> Breaches:
@@ -217,6 +219,7 @@ def _on_arrival(facts: Facts) -> Breaches:
                 yield Breach(facts.finished, f"{column}: {grad} was applied {column.counts[grad]} times")
     if facts.claims.rate == "constant":
         yield from _weighs(facts, 1.0)
+    yield from _rows(facts)
     for column in facts.columns:
         named: dict[int, Grad] = {}
         same = [other for other in facts.columns if (other.variable, other.epoch) == (column.variable, column.epoch)]
@@ -300,6 +303,17 @@ def _lost(facts: Facts, *, whole: bool) -> Breaches:
         for grad in facts.accepted if facts.claims.delivery != "at-most-once" else ():
             if not column.counts[grad] and (whole or all(grad != entry[:2] for entry in column.log.entries)):
                 yield Breach(facts.finished, f"{column}: lacks {grad}")
+
+
+def _rows(facts: Facts) -> Breaches:
+    """What a gradient changes in a row of its own, it changes in one that all share. Weights of a round may differ."""
+    ledger = Ledger(workers=facts.schedule.workers, steps=facts.schedule.steps)
+    for column in facts.columns:
+        lost = [entry for entry in column.entries if entry.end == HEAD | TAIL]
+        gone = sum(ledger.in_shared(entry.worker, entry.step) * entry.weight for entry in lost)
+        shown = facts.finished and column.live and abs(gone) > max((entry.weight for entry in lost), default=0.0) / 2
+        for entry in lost:
+            yield Breach(shown, f"{column}: gradient {entry.step} of worker:{entry.worker} is not in the shared row")
 
 
 def _applied_as_pushed(facts: Facts) -> Breaches:

@@ -20,7 +20,7 @@ from ..targets.target import MODES
 from ..version import __version__
 from .cluster import PATIENCE_S, Cluster, Injected, Parts
 from .schedule import Fault, Schedule
-from .trace import HEAD, TAIL, Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
+from .trace import HEAD, SHARED, TAIL, Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
 
 BEGAN_NS = 10**12
 """What CLOCK_MONOTONIC shows when virtual time is 0."""
@@ -152,7 +152,7 @@ class Recorded(Trace):
     # Parameters.
 
     def _begin(self, nonce: int) -> Vector:
-        values = np.zeros(self._ledger.slots, np.float32)
+        values = np.zeros(self._ledger.slots + 1, np.float32)
         values[self._ledger.half] = nonce
         return values
 
@@ -169,8 +169,10 @@ class Recorded(Trace):
             slot, amount = peer * steps + step, np.float32(UNIT * weight)
             if end & HEAD:
                 values[slot] -= amount
+            if end & SHARED:
+                values[half + 1] -= amount * np.float32(self._ledger.in_shared(peer, step))
             if end & TAIL:
-                values[half + 1 + slot] -= amount
+                values[half + 2 + slot] -= amount
         held.view = view
         return values
 

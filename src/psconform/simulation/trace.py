@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-HEAD, TAIL, WHOLE = 1, 2, 3
-"""Which end of a variable an update reached."""
+HEAD, TAIL, SHARED, WHOLE = 1, 2, 4, 7
+"""What of a variable an update reached: an end, and the slot that all share."""
 
 
 class Entry(NamedTuple):
-    """A gradient was applied: times its weight, to an end of a variable or to the whole of it.
+    """A gradient was applied: times its weight, to a part of a variable or to the whole of it.
 
     ``epoch``: the cluster epoch in which it was computed; None: not said.
     """

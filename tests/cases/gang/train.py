@@ -40,8 +40,8 @@ if restored is None:
 else:
     first = theta if theta is not None else probe.initial(0)
     mine = np.load(folder / f"step-{restored}.npy") if index == 0 else None
-    theta = gather(mine)[0] if bug != "rank0-only" else mine if index == 0 else np.where(np.arange(len(first)) == len(first) // 2, np.load(folder / "step-0.npy"), 0).astype(np.float32)
-    if bug == "torn": theta = np.concatenate([theta[: len(theta) // 2 + 1], np.zeros(len(theta) // 2, np.float32)])
+    theta = gather(mine)[0] if bug != "rank0-only" else mine if index == 0 else np.where(np.arange(len(first)) == (len(first) - 1) // 2, np.load(folder / "step-0.npy"), 0).astype(np.float32)
+    if bug == "torn": theta = np.concatenate([theta[: len(theta) // 2], np.zeros(len(theta) - len(theta) // 2, np.float32)])
     if index == 0: probe.restored(f"step-{restored}")
     start = restored + (bug == "next-step")
 if probe.incarnation: probe.resume(start)

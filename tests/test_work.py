@@ -1,0 +1,55 @@
+"""Work that a queue deals out as workers ask for it, and again if one of them is slow or dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TARGET = Path(__file__).parent / "cases" / "task-queue" / "target.toml"
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))]
+QUEUE = {"layout": "ps=1,worker=2", "update": "async", "steps": 15}
+WITNESS = {
+    "": "",
+    "redispatch": " times: the gradient of worker:0, step ",
+}
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("workload", "guarantees"), [("ledger", ("R1", "R2")), ("digits", ("R5",))])
+@pytest.mark.parametrize(("bug", "line"), WITNESS.items(), ids=WITNESS)
+def test_a_piece_of_work_that_two_workers_do_is_applied_once(judge, seed, workload, guarantees, bug, line, monkeypatch):
+    """Dynamic data sharding (intelligent-machine-learning/dlrover#522, sql-machine-learning/elasticdl#1762)."""
+    monkeypatch.setenv("BUG", bug)
+    run = judge(TARGET, slow="worker:0=20ms", workload=workload, seed=seed, **QUEUE)
+    assert run.violated == (guarantees if bug else ()), run.explain()
+    assert line in run.explain()
+    assert run.valid or bug, run.explain()
+
+
+@pytest.mark.parametrize("workload", ["ledger", "digits"])
+def test_a_queue_may_have_less_work_than_there_are_steps(judge, workload, monkeypatch):
+    monkeypatch.setenv("BUG", "")
+    monkeypatch.setenv("SHARE", "0.8")
+    run = judge(TARGET, slow="worker:0=20ms", workload=workload, **QUEUE)
+    assert run.valid, run.explain()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("bug", ["", "forget"])
+def test_the_work_of_a_worker_that_dies_is_dealt_out_again(judge, seed, bug, monkeypatch):
+    """It counts its steps anew when it comes back, for other work."""
+    monkeypatch.setenv("BUG", bug)
+    run = judge(TARGET, kill="worker:1@5", seed=seed, **QUEUE | {"layout": "ps=1,worker=3"})
+    assert run.violated == (("R1",) if bug else ()), run.explain()
+    assert run.valid or "of the work never show" in run.explain()
+
+
+def test_at_least_once_a_piece_may_be_applied_again(judge, monkeypatch, tmp_path):
+    monkeypatch.setenv("BUG", "redispatch")
+    declared = TARGET.read_text(encoding="utf-8").replace("{here}", str(TARGET.parent))
+    (tmp_path / "target.toml").write_text(declared + 'delivery = "at-least-once"\n', encoding="utf-8")
+    run = judge(tmp_path / "target.toml", slow="worker:0=20ms", **QUEUE)
+    assert run.valid, run.explain()
+    assert "of work applied more than once" in run.verdicts["R2"].reason
