@@ -39,6 +39,8 @@ BUGS = {
     "stale": ("R3", "restored step-10 in epoch 1, though step-15 was durable before"),
     "rank0-only": ("S7", "worker:0 and worker:1 differ after round 16"),
     "next-step": ("S1", "lacks the gradient of worker:0, step 15"),
+    "local-average": ("S7", "worker:0 and worker:1 differ before round 1 in average: a sum of "),
+    "no-average": ("R4", "worker:0 has average with a sum of 0 before step 15, and had it with a sum of "),
     "torn": ("R7", "with half of the gradient of worker:0, step 0"),
 }
 

@@ -73,6 +73,10 @@ def slips_in(folder: Path, name="worker-0"):
         (lambda p: p.at([], 1), ("at", "argument", 1)),
         (lambda p: p.update(0, None), ("update", "no outcome", 0)),
         (lambda p: p.devices(3), ("devices", "argument", None)),
+        (lambda p: p.state("rng", object()), ("state", "argument", None)),
+        (lambda p: p.state("\ud800", [1]), ("state", "argument", None)),
+        (lambda p: [p.push(0, work=-1), p.ack(0)], ("push", "no work", 0)),
+        (lambda p: p.update(0, work="x"), ("update", "no work", 0)),
     ],
 )
 def test_misuse_is_a_slip_in_the_record(probe, tmp_path, misuse, slip):
@@ -232,7 +236,7 @@ PLAIN = [None, True, -1, 0, 1, 2, 3, 5, 6, 2**60, 10**400, 1.5, float("nan"), "o
 ARRAYS = [np.int8(3), np.float16(1), np.uint64(2**63), np.zeros(3), np.array(2), np.array([None]), np.array("x")]
 ODD = st.sampled_from([*PLAIN, *ARRAYS, object()])
 WIDE = st.lists(
-    st.sampled_from([np.zeros(25, np.float64), np.full(25, np.inf), np.zeros(25, complex), None]), max_size=3
+    st.sampled_from([np.zeros(26, np.float64), np.full(26, np.inf), np.zeros(26, complex), None]), max_size=3
 )
 STEP, OUTCOME = st.integers(-1, 7) | ODD, st.sampled_from(["ok", "failed", "unknown"]) | ODD
 COUNTS = st.none() | st.lists(st.integers(0, 9), max_size=3) | ODD
@@ -241,7 +245,7 @@ CALLS = st.one_of(
     st.tuples(st.sampled_from(["ack", "update"]), st.tuples(STEP, OUTCOME, COUNTS) | st.tuples(STEP)),
     st.tuples(st.just("read"), st.tuples(WIDE | ODD, COUNTS)),
     st.tuples(st.sampled_from(["gradient", "gradients", "samples", "initial", "resume"]), st.tuples(STEP)),
-    st.tuples(st.sampled_from(["used", "at", "goes_without", "checkpoint"]), st.tuples(STEP, COUNTS)),
+    st.tuples(st.sampled_from(["used", "at", "goes_without", "checkpoint", "state"]), st.tuples(STEP, COUNTS)),
     st.tuples(st.sampled_from(["initialised", "residual", "devices", "restored"]), st.tuples(WIDE | ODD)),
     st.tuples(st.sampled_from(["wait_for_all", "close", "push", "read", "ack"]), st.tuples()),
 )

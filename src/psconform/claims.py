@@ -18,6 +18,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "sampling": ("with-replacement", "drop-last", "padded", "exactly-once"),
     "skips": ("any", "few"),
     "divisor": ("any", "initial", "live"),
+    "state": ("own", "replicated"),
     "recovery": ("none", "partial", "checkpoint"),
     "liveness": ("may-hang", "attributed-error", "progress"),
 }
@@ -47,6 +48,7 @@ class Claims:
     sampling: str = "exactly-once"
     skips: str = "few"
     divisor: str = "any"
+    state: str = "own"
     recovery: str = "none"
     liveness: str = "attributed-error"
 

@@ -916,6 +916,22 @@ class Probe:
             raise _Slipped(slip)
 
     @_guarded
+    def state(self, name: str, value: Any) -> None:
+        """Record what training needs beside the parameters, as it is before the gradient of the next step.
+
+        The moments of an optimizer, the statistics of a batch normalisation, a generator of random numbers: any array.
+        Its checksum is recorded, and its sum.
+        """
+        array = np.ascontiguousarray(value)
+        if array.dtype.hasobject:
+            raise _Slipped(Slip.ARGUMENT)
+        numbers = array.dtype.kind in "biuf"
+        total = float(array.sum(dtype=float)) if numbers else 0.0
+        kind = f"{array.dtype.str}{list(array.shape)}".encode()
+        said = {"step": self._next_step, "digest": zlib.crc32(array.tobytes(), zlib.crc32(kind))}
+        self._event("state", name=_text(name), **said, **({"total": _number(total)} if numbers else {}))
+
+    @_guarded
     def devices(self, names: Sequence[str]) -> None:
         """Record where this worker computes: of each tower its device, such as ``GPU:0``, as the framework says.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..history.columns import UNUSED, Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
+from ..history.records import State
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import SYNC, at_most, check
 
@@ -20,6 +21,8 @@ def replicas_equal(history: History) -> Verdict:
     the same gradients, equally often, and the same initial parameters, and so must the final reads. Where full values
     are recorded (all reads of a model, the final ones of others) they must be exactly equal: all replicas apply the
     same reduced gradients to the same parameters. With ``--local-steps`` that holds after each exchange.
+
+    So must, with the claim ``state = "replicated"``, what they have beside the parameters (``probe.state``).
 
     Under faults only reads of one cluster epoch (``probe.epoch``) are compared, and not the first one of a worker that
     was started again: until its first round it may have what it was started with.
@@ -34,6 +37,8 @@ def replicas_equal(history: History) -> Verdict:
         pairs = _same_round(history, first, other)
         compared += len(pairs)
         lines += at_most(_different(history, first, other, pairs))
+    if history.claims.state == "replicated":
+        lines += at_most(_states_apart(history))
     if lines:
         return violated(lines)
     if any(not worker.reads.final.any() for worker in history.workers):
@@ -43,6 +48,21 @@ def replicas_equal(history: History) -> Verdict:
         if compared
         else unknown("no round was read twice")
     )
+
+
+def _states_apart(history: History) -> Iterator[str]:
+    """What two replicas have beside the parameters at one step, and should have alike."""
+    first: dict[tuple[int, int, str], State] = {}
+    begun = {(s.worker, s.life, s.name): s for s in reversed(history.states) if s.life}
+    settled = [state for state in history.states if begun.get((state.worker, state.life, state.name)) is not state]
+    last = {(s.worker, s.epoch, s.step, s.name): s for s in settled}
+    for state in last.values():
+        other = first.setdefault((state.epoch, state.step, state.name), state)
+        if other.digest != state.digest:
+            yield (
+                f"worker:{other.worker} and worker:{state.worker} differ before round {state.step} in {state.name}: "
+                f"{other.text}, and {state.text}"
+            )
 
 
 def _same_round(history: History, first: Worker, other: Worker) -> list[tuple[int, int]]:

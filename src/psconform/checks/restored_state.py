@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..history.model import FAILED, History, Worker
@@ -11,7 +12,7 @@ from ..probe import COUNTS, MODEL
 from ..verdict import Verdict, not_judged, unknown, valid, violated
 from .path import Step, Training, relative, steps_of, training_of
 from .recovery import restored_cut, restores, unrecorded
-from .registry import check
+from .registry import at_most, check
 
 EXPLAINED = 0.01
 """What is left of a deviation that is explained, as a share of it."""
@@ -45,10 +46,28 @@ def one_cut(history: History) -> Verdict:
     the state explains all reads up to it; what goes wrong later for another reason, or went wrong before the
     rollback, is C1's.
 
+    In sync also what workers record beside the parameters (``probe.state``): where a worker goes on, it is what it was
+    before that step.
+
     Assumes: a restore that names a recorded checkpoint, and that psconform knows the ps of each variable; on a model
     what C1 assumes.
     """
-    return restored_cut(history) if history.workload.is_ledger else _went_on(history)
+    verdict = restored_cut(history) if history.workload.is_ledger else _went_on(history)
+    lines = list(at_most(_not_as_before(history))) if history.layout.update == "sync" else []
+    return violated([*verdict.witness, *lines]) if lines else verdict
+
+
+def _not_as_before(history: History) -> Iterator[str]:
+    """What a worker has beside the parameters at the step at which it goes on, if that is not what it had there."""
+    for back in history.rollbacks:
+        epoch, begun = back.restore.epoch, set()
+        before = {(s.worker, s.step, s.name): s for s in history.states if s.epoch < epoch}
+        for state in (state for state in history.states if state.epoch == epoch):
+            known = before.get((state.worker, state.step, state.name))
+            if (state.worker, state.name) not in begun and known is not None and known.digest != state.digest:
+                whose = f"worker:{state.worker} has {state.name} with {state.text} before step {state.step}"
+                yield f"{back.text}; {whose}, and had it with {known.text} there"
+            begun.add((state.worker, state.name))
 
 
 def _went_on(history: History) -> Verdict:

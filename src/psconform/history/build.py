@@ -27,6 +27,7 @@ from .events import AnyEvent, End, Exit, FaultEvent, Push, Samples, Update, With
 from .events import Init as InitEvent
 from .events import Poison as PoisonEvent
 from .events import Slip as SlipEvent
+from .events import State as StateEvent
 from .gaps import NOT_ENDED, Files, devices_of, elsewhere, endless, unbroken, unsaid, unwritable
 from .incarnations import Life, joined
 from .incarnations import marks as marks_of
@@ -46,7 +47,7 @@ from .reasons import (
     TaskFailed,
     how_it_ended,
 )
-from .records import Absence, Harm, Mark, Poisoned, Struck
+from .records import Absence, Harm, Mark, Poisoned, State, Struck
 from .slips import Cost, lost_sends, slips_of
 from .weights import by_live, by_weight, rescaled, whole_scale, without_rounding
 
@@ -96,6 +97,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     marks: list[Mark] = []
     poisons: dict[tuple[int, int], Poisoned] = {}
     absences: list[Absence] = []
+    states: list[State] = []
     devices: dict[int, tuple[str, ...]] = {}
     slips: dict[Task, list[SlipEvent]] = {}
     last: dict[Task, AnyEvent] = {}
@@ -122,6 +124,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
                 lives.append(Life(life, worker, len(file.events), lost_sends(file.of(SlipEvent))))
                 poisons = {(p.worker, p.step): p for p in _poisons(file, task, manifest)} | poisons  # the first counts
                 devices |= devices_of(task, file)
+                states += _states(file, task, life)
                 said.add(file, task)
                 shards = _same_shards(path, placed, shards)
         if lives:
@@ -144,6 +147,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         resampled=frozenset(said.resampled),
         weights=said.weights,
         work=said.work,
+        states=tuple(states),
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
         faults=_faults(own, manifest.missed)
@@ -288,6 +292,13 @@ def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:
         if event.seeded and not manifest.faults:
             raise Malformed(file.path, "is poisoned, and this run had no faults", line=event.seq + 1)
     return [Poisoned(task.index, e.step, e.value, e.seeded, e.mono_ns) for e in events]
+
+
+def _states(file: EventFile, task: Task, life: int) -> list[State]:
+    return [
+        State(task.index, life, e.epoch, e.step, e.name, e.digest, None if e.total is None else float(e.total))
+        for e in file.of(StateEvent)
+    ]
 
 
 def _absences(file: EventFile, manifest: Manifest) -> list[Absence]:

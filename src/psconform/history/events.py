@@ -124,6 +124,15 @@ class Devices(Event, tag="devices", frozen=True):
     names: Annotated[list[str], Meta(description="device of each tower, GPU:0, or CPU:0 where they are emulated")]
 
 
+class State(Event, tag="state", frozen=True):
+    """What training needs beside the parameters, as it is before the gradient of a step."""
+
+    name: Annotated[str, Meta(description="what it is")]
+    step: Annotated[Count, Meta(description="the step whose gradient is computed next")]
+    digest: Annotated[Count, Meta(description="CRC-32 of its type, its shape and its bytes")]
+    total: Annotated[Number | None, Meta(description="the sum of its numbers; null: it has none")] = None
+
+
 class Residual(Event, tag="residual", frozen=True):
     """What this worker has not sent in the end: the residual of a compression with error feedback."""
 
@@ -261,6 +270,7 @@ AnyEvent = (
     | Samples
     | Poison
     | Devices
+    | State
     | Residual
     | Push
     | Ack

@@ -32,7 +32,7 @@ from .columns import (
 )
 from .manifest import Workload
 from .reasons import FaultMissed, NoEnd, Stop, TaskFailed
-from .records import Absence, Harm, Mark, Poisoned, Struck
+from .records import Absence, Harm, Mark, Poisoned, State, Struck
 from .rollbacks import Rollback, rollbacks_of
 from .slips import Slipped
 
@@ -164,6 +164,7 @@ class History:
     resampled: frozenset[tuple[int, int]] = frozenset()  # of those, gradients that were sent with several
     weights: Mapping[tuple[int, int], float] = field(default_factory=dict)  # by (worker, step), as its push said
     work: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # pieces of it, by (worker, step)
+    states: tuple[State, ...] = ()  # by worker, each in the order of its record
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run
     twin: History | str = "was not run"  # the same training between-graph, where this one is not; or why there is none

@@ -35,6 +35,24 @@ class Absence:
 
 
 @dataclass(frozen=True)
+class State:
+    """What a worker had beside the parameters before the gradient of a step; in the order of its record."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+    name: str
+    digest: int
+    total: float | None  # the sum of its numbers; None: it has none
+
+    @property
+    def text(self) -> str:
+        """It, in a witness."""
+        return f"{self.digest:08x}" if self.total is None else f"a sum of {self.total:.6g}"
+
+
+@dataclass(frozen=True)
 class Poisoned:
     """A worker was given a gradient that is not finite; ``seeded``: by psconform, else training has diverged."""
 
