@@ -114,6 +114,8 @@ MODES: dict[str, dict[str, Any]] = {
     "adam-halving-async": {**QUADRATIC, "optimizer": "adam", "schedule": "halving", "update": "async", "layout": PAIR},
     "adam-killed": {**QUADRATIC, "optimizer": "adam", "kill": "ps:0@12", "checkpoint_every": 5},
     "diverging": {**QUADRATIC, "learning_rate": 3.0, "layout": PAIR},
+    "warm-up": {**QUADRATIC, "schedule": "warm-up", "layout": PAIR},
+    "cosine": {**QUADRATIC, "schedule": "cosine", "layout": PAIR, "update": "async"},
     "halving": {"workload": "quadratic", "schedule": "halving", "layout": PAIR, "steps": 60},
     # trainers of others
     "weighted": {"target": str(THEIRS / "fedavg-weights" / "target.toml"), "layout": "ps=1,worker=3", "steps": 12},

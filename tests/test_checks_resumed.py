@@ -12,7 +12,15 @@ from .rounds import CLAIMS, Rounds
 from .test_checks_recovery import statuses, violated, witness
 
 RULES = pytest.mark.parametrize(
-    ("optimizer", "schedule"), [("adam", "halving"), ("momentum", "constant"), ("sgd", "halving"), ("sgd", "constant")]
+    ("optimizer", "schedule"),
+    [
+        ("adam", "halving"),
+        ("momentum", "constant"),
+        ("sgd", "halving"),
+        ("sgd", "constant"),
+        ("sgd", "warm-up"),
+        ("adam", "cosine"),
+    ],
 )
 
 
@@ -40,6 +48,15 @@ def test_a_rollback_as_it_should_be(tmp_path, optimizer, schedule, workload):
     judged = rolled_back(tmp_path, options={"optimizer": optimizer, "schedule": schedule, "workload": workload})
     assert set(statuses(judged).values()) == {"valid"}, explain(judged)
     assert {"C1", "R4"} <= set(statuses(judged))
+
+
+@pytest.mark.parametrize("schedule", ["halving", "warm-up", "cosine"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_schedule_that_begins_one_update_late(tmp_path, schedule, late):
+    story = Rounds(tmp_path / "run", optimizer="sgd", schedule=schedule, workload="digits", steps=70)
+    story.updates = -late if schedule != "warm-up" else late  # before the first one there is no rate
+    judged = story.finish()
+    assert violated(judged) == ({"C1"} if late else set()), explain(judged)
 
 
 def test_twice_and_to_the_very_beginning(tmp_path):

@@ -55,6 +55,18 @@ def test_the_rate_halves_every_fifty_updates():
     assert path[99:] == [-75, -75.25]
 
 
+def test_the_rate_warms_up():
+    path = path_of(Rule(learning_rate=10.0, schedule="warm-up"), gradients=[1] * 12)
+    assert path == pytest.approx([-1, -3, -6, -10, -15, -21, -28, -36, -45, -55, -65, -75])
+
+
+def test_the_rate_falls_along_a_cosine_and_begins_anew():
+    rates = -np.diff([0.0, *path_of(Rule(learning_rate=1.0, schedule="cosine"), gradients=[1] * 101)])
+    assert rates[[0, 25, 50, 75, 100]] == pytest.approx([1, 0.5, 1, 0.5, 1])
+    assert rates[49] == pytest.approx(1 - np.cos(np.pi / 100) ** 2)
+    assert (np.diff(rates[:50]) < 0).all()
+
+
 def test_serial_training_of_plain_sgd_is_serial_sgd():
     model, options = Quadratic(), {"start": Quadratic().initial(1), "steps": 20}
     path = serial_sgd(model, None, None, **options, learning_rate=0.3)
@@ -79,7 +91,10 @@ def test_float32_stays_within_the_tolerances(model, rule):
     ("options", "says"),
     [
         ({"optimizer": "adm"}, "--optimizer: unknown optimizer, got 'adm'; valid: sgd, momentum, adam (did you mean"),
-        ({"schedule": "cosine"}, "--schedule: unknown schedule, got 'cosine'; valid: constant, halving"),
+        (
+            {"schedule": "linear"},
+            "--schedule: unknown schedule, got 'linear'; valid: constant, halving, warm-up, cosine",
+        ),
         ({"optimizer": "adam", "quorum": 1}, "--optimizer: excludes --quorum, got 'adam'"),
         ({"schedule": "halving", "quorum": 1}, "--schedule: excludes --quorum, got 'halving'"),
         (

@@ -18,6 +18,9 @@ RUNS = [
     {"optimizer": "adam", "workload": "quadratic", **KILLS},
     {"optimizer": "momentum", "schedule": "halving", "workload": "digits", "model": "mlp", "steps": 70, **KILLS},
     {"schedule": "halving", "workload": "quadratic", "checkpoint_every": 7},
+    {"schedule": "warm-up", "workload": "digits", **KILLS},
+    {"schedule": "cosine", "optimizer": "adam", "workload": "quadratic"},
+    {"update": "async", "schedule": "cosine", "workload": "digits"},
     {"update": "async", "optimizer": "adam", "workload": "digits", "model": "mlp"},
     {"update": "async", "optimizer": "momentum", "schedule": "halving", "workload": "quadratic", "staleness": 2},
 ]

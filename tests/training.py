@@ -9,14 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psconform.models import Batches, Data, Model, Vector
-from psconform.optimizers import HALVE_EVERY
 from psconform.workloads.serial import Rule, Trajectory, serial_training, union_gradient
+
+
+def rate_of(schedule, updates):
+    """The formulas of docs/targets.md."""
+    match schedule:
+        case "halving":
+            return 0.5 ** (updates // 50)
+        case "warm-up":
+            return (updates + 1) / 10 if updates < 10 else 1.0
+        case "cosine":
+            return 0.5 + 0.5 * math.cos(math.pi / 50 * (updates % 50))
+    return 1.0
 
 
 def update32(rule, moments, gradient, updates):
     """What an update takes from the parameters, and the moments after it, in float32 as a trainer computes it."""
     f = np.float32
-    rate = rule.learning_rate * (0.5 ** (updates // HALVE_EVERY) if rule.schedule == "halving" else 1)
+    rate = rule.learning_rate * rate_of(rule.schedule, updates)
     if rule.optimizer == "adam":
         t = updates + 1
         m = f(0.9) * moments[0] + f(0.1) * gradient

@@ -14,9 +14,10 @@ is the version, that is: what the counters say. It goes back when they do.
 
 from __future__ import annotations
 
+from math import pi
 from typing import TYPE_CHECKING, Any
 
-from psconform.optimizers import BETA_1, BETA_2, EPSILON, HALVE_EVERY, MOMENTUM
+from psconform.optimizers import BETA_1, BETA_2, COSINE_PERIOD, EPSILON, HALVE_EVERY, MOMENTUM, WARM_UP
 
 from ..cluster import Tensor, tf
 from ..ps import if_then
@@ -54,6 +55,18 @@ class Optimizer:
         opened = rows[:1] * self._behind() - delta
         return self.shard.state.assign(self.updated(rows[:1], rows[1:], opened), read_value=False)
 
+    def _factor(self, updates: Tensor) -> Tensor:
+        """What the schedule makes of the learning rate after so many updates, float64."""
+        match self.config.schedule:
+            case "halving":
+                return tf.pow(tf.constant(0.5, tf.float64), tf.cast(updates // HALVE_EVERY, tf.float64))
+            case "warm-up":
+                return tf.minimum(tf.constant(1.0, tf.float64), tf.cast(updates + 1, tf.float64) / WARM_UP)
+            case "cosine":
+                place = tf.cast(updates % COSINE_PERIOD, tf.float64) / COSINE_PERIOD
+                return (1.0 + tf.cos(pi * place)) / 2.0
+        return tf.constant(1.0, tf.float64)
+
     def _behind(self) -> Tensor:
         """1 for what is behind the parameters in a row, float32[columns]."""
         return self.shard.columns(0.0, 1.0)
@@ -74,8 +87,7 @@ class Optimizer:
         The factor of all parameters in float64: 1 - BETA_2 ** t in float32 is off by 1e-5 in the first updates.
         """
         rate = tf.constant(self.config.learning_rate, tf.float64)
-        if self.config.schedule == "halving":
-            rate *= tf.pow(tf.constant(0.5, tf.float64), tf.cast(updates // HALVE_EVERY, tf.float64))
+        rate *= self._factor(updates)
         if self.config.optimizer == "adam":
             t = tf.cast(updates + 1, tf.float64)
             rate *= tf.sqrt(1.0 - tf.pow(tf.constant(BETA_2, tf.float64), t))

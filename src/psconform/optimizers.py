@@ -4,6 +4,8 @@ The rules, with g the gradient (in sync that of a round), t the number of this u
 
     rate = learning rate                                        schedule constant
     rate = learning rate x 0.5^((t - 1) // HALVE_EVERY)         schedule halving
+    rate = learning rate x min(1, t / WARM_UP)                  schedule warm-up
+    rate = learning rate x (1 + cos(pi ((t - 1) mod COSINE_PERIOD) / COSINE_PERIOD)) / 2    schedule cosine
 
     sgd         theta <- theta - rate g
     momentum    a <- MOMENTUM a + g;  theta <- theta - rate a   as TensorFlow's MomentumOptimizer
@@ -11,17 +13,29 @@ The rules, with g the gradient (in sync that of a round), t the number of this u
                 theta <- theta - rate sqrt(1 - BETA_2^t) / (1 - BETA_1^t) m / (sqrt(v) + EPSILON)
 
 Adam is that of Kingma and Ba (2015), in the form at the end of their section 2, as Keras and TensorFlow have it; the
-constants are Keras' defaults. a, m and v are the **moments** (TensorFlow calls them slots, a word that is taken here);
-they begin at zero.
+constants are Keras' defaults. The warm-up is the linear one of Goyal et al. (2017); the cosine that of Loshchilov and
+Hutter (2017), with warm restarts. a, m and v are the **moments** (TensorFlow calls them slots, a word that is taken
+here); they begin at zero.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import cos, pi
+
 OPTIMIZERS = ("sgd", "momentum", "adam")
-SCHEDULES = ("constant", "halving")
 MOMENTS: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
 """Names of what an optimizer keeps beside each parameter."""
 MOMENTUM = 0.9
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 HALVE_EVERY = 50
 """Updates between two halvings of the learning rate: rounds in sync, gradients in async."""
+WARM_UP, COSINE_PERIOD = 10, 50
+"""Updates until the whole learning rate, and between two restarts of the cosine."""
+SCHEDULES: dict[str, Callable[[int], float]] = {
+    "constant": lambda updates: 1.0,
+    "halving": lambda updates: 0.5 ** (updates // HALVE_EVERY),
+    "warm-up": lambda updates: min(1.0, (updates + 1) / WARM_UP),
+    "cosine": lambda updates: (1 + cos(pi * (updates % COSINE_PERIOD) / COSINE_PERIOD)) / 2,
+}
+"""The factor of the learning rate after so many updates."""

@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import BadInput
-from .optimizers import HALVE_EVERY, OPTIMIZERS, SCHEDULES
+from .optimizers import COSINE_PERIOD, HALVE_EVERY, OPTIMIZERS, SCHEDULES, WARM_UP
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,9 @@ class Options:
     schedule: str = option(
         "constant",
         TRAINING,
-        f"Digits, quadratic: constant, or halving: the learning rate, every {HALVE_EVERY} updates.",
-        choices=SCHEDULES,
+        f"Digits, quadratic: the learning rate is constant, halved every {HALVE_EVERY} updates (halving), grows for "
+        f"{WARM_UP} (warm-up), or falls along a cosine and begins anew every {COSINE_PERIOD} (cosine).",
+        choices=tuple(SCHEDULES),
         placeholder="schedule",
     )
     learning_rate: float | None = option(

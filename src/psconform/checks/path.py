@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..history.columns import FIRST, LOOK
 from ..history.model import History, Worker
 from ..models import Batches, Ids, Model, Vector, join
-from ..optimizers import HALVE_EVERY
+from ..optimizers import COSINE_PERIOD, HALVE_EVERY, WARM_UP
 from ..trained import batches_of, model_of
 from ..workloads.serial import STEP_ERROR, Rule, serial_training, union_gradient
 
@@ -23,6 +23,12 @@ GRADIENT_ERRORS = 10.0
 AMPLIFIED = 10.0
 """Training that makes a nudge of the initial parameters grow by more than this says nothing by its path."""
 NAMES = {"sgd": "SGD", "momentum": "SGD with momentum", "adam": "Adam"}
+RATES = {
+    "constant": "",
+    "halving": f", halved every {HALVE_EVERY} rounds",
+    "warm-up": f", warmed up for {WARM_UP} rounds",
+    "cosine": f", along a cosine of {COSINE_PERIOD} rounds",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,7 @@ class Training:
     @property
     def serial(self) -> str:
         """Serial training, in words."""
-        halving = f", halved every {HALVE_EVERY} rounds" if self.rule.schedule == "halving" else ""
-        return f"serial {NAMES[self.rule.optimizer]}{halving}"
+        return f"serial {NAMES[self.rule.optimizer]}{RATES[self.rule.schedule]}"
 
     def theta(self, worker: Worker, index: int) -> Path:
         """The parameters of one read, float64[size]."""

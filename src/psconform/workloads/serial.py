@@ -30,14 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import Batches, Data, Model, Vector
-from ..optimizers import BETA_1, BETA_2, EPSILON, HALVE_EVERY, MOMENTS, MOMENTUM
+from ..optimizers import BETA_1, BETA_2, EPSILON, MOMENTS, MOMENTUM, SCHEDULES
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """An optimizer (``sgd``, ``momentum``, ``adam``) and its learning rate with a schedule (``constant``, ``halving``).
+    """An optimizer and its learning rate with a schedule, of those in psconform.optimizers.
 
     It holds no state: that is what the caller keeps, the moments and the number of updates.
     """
@@ -53,7 +53,7 @@ class Rule:
 
     def rate(self, updates: int) -> float:
         """The learning rate after so many updates."""
-        return self.learning_rate * (0.5 ** (updates // HALVE_EVERY) if self.schedule == "halving" else 1.0)
+        return self.learning_rate * SCHEDULES[self.schedule](updates)
 
     def begin(self, size: int) -> Array:
         """The moments before the first update, float64[moments, size]."""
