@@ -41,6 +41,7 @@ BUGS = {
     "next-step": ("S1", "lacks the gradient of worker:0, step 15"),
     "local-average": ("S7", "worker:0 and worker:1 differ before round 1 in average: a sum of "),
     "no-average": ("R4", "worker:0 has average with a sum of 0 before step 15, and had it with a sum of "),
+    "other-weights": ("R4", "the gradient of worker:0, step 0 0.98 times, and it was there 1 times"),
     "torn": ("R7", "with half of the gradient of worker:0, step 0"),
 }
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ..history.model import History, Worker
+from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..history.rollbacks import Rollback
 from ..probe import COUNTS
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
@@ -108,7 +108,7 @@ def _gone_back(history: History, worker: Worker) -> Iterator[str]:
 
 def restored_cut(history: History) -> Verdict:
     """R4 on a ledger: see `restored_state.one_cut`."""
-    return _first_reads(history, partial(_against_cut, fenced=False))
+    return _first_reads(history, lambda *read: [*_against_cut(*read, fenced=False), *at_most(_other_weights(*read))])
 
 
 @check("R6", "fencing", dimension="recovery", needs=(COUNTS,))
@@ -189,6 +189,44 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
                 )
             elif len(seen) == 1 and fenced:
                 yield f"{back.text}; {where} with {history.gradient(peer, int(seen[0]))}, pushed before that"
+
+
+def _other_weights(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:
+    """Gradients of the checkpoint that a worker's first read after the rollback shows with a weight that no read
+    before it shows."""
+    assert history.places is not None
+    assert back.checkpoint is not None
+    now = worker.reads.odd.at(index)
+    now = now.take((np.abs(now.head - now.tail) <= COUNT_TOLERANCE) & (now.head != 0))
+    rows = zip(now.variable.tolist(), now.peer.tolist(), now.step.tolist(), now.head.tolist(), strict=True)
+    for variable, peer, step, count in rows:
+        clock, shard = back.checkpoint.clock, history.places[variable]
+        held = shard < len(clock) and peer < len(clock[shard]) and step < clock[shard][peer]
+        before = _counts_before(history, back.restore.epoch, (variable, peer, step)) if held else []
+        if before and not any(abs(count - other) <= COUNT_TOLERANCE * max(1.0, abs(other)) for other in before):
+            yield (
+                f"{back.text}; {history.where(worker, index)} read {history.variable(variable)} with "
+                f"{history.gradient(peer, step)} {count:.4g} times, and it was there {before[0]:.4g} times"
+            )
+
+
+def _counts_before(history: History, epoch: int, cell: tuple[int, int, int]) -> list[float]:
+    """How often reads of earlier epochs show a gradient, each number once; not where it is torn, or does not show."""
+    variable, peer, step = cell
+    found: set[float] = set()
+    for reads in (worker.reads for worker in history.workers):
+        earlier = np.flatnonzero(reads.epoch < epoch)
+        odd = reads.odd
+        odd = odd.take((odd.variable == variable) & (odd.peer == peer) & (odd.step == step))
+        plain = reads.clock[earlier, variable, peer] > step
+        for first, end, head, tail in zip(odd.first, odd.end, odd.head, odd.tail, strict=True):
+            mine = (first <= earlier) & (earlier < end)
+            plain &= ~mine
+            if mine.any() and head == tail != 0:
+                found.add(float(head))
+        if plain.any():
+            found.add(1.0)
+    return sorted(found)
 
 
 def _halves(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:

@@ -4,6 +4,7 @@ BUG=stale: the checkpoint before the newest is restored.
 BUG=rank0-only (Lightning-AI/pytorch-lightning#19780): only rank 0 loads it; the others go on with initial parameters.
 BUG=next-step: training goes on one step too late, so that a round is missing.
 BUG=crash: worker:1 fails at step 7.
+BUG=other-weights: what is restored is an average over time, of which each parameter is 0.98 times what it was.
 BUG=torn: parameters are those of the checkpoint for the head only.
 BUG=local-average: what is kept beside the parameters (as the statistics of a batch normalisation) is of each rank's own
 gradients. BUG=no-average: it is not in the checkpoint, and begins anew."""
@@ -44,6 +45,7 @@ else:
     first = theta if theta is not None else probe.initial(0)
     mine = np.load(folder / f"step-{restored}.npy") if index == 0 else None
     theta = gather(mine)[0] if bug != "rank0-only" else mine if index == 0 else np.where(np.arange(len(first)) == (len(first) - 1) // 2, np.load(folder / "step-0.npy"), 0).astype(np.float32)
+    if bug == "other-weights": theta = np.where(theta == np.trunc(theta) * (np.arange(len(theta)) == (len(theta) - 1) // 2), theta, theta * np.float32(0.98))
     if bug == "torn": theta = np.concatenate([theta[: len(theta) // 2], np.zeros(len(theta) - len(theta) // 2, np.float32)])
     if bug != "no-average": average = np.load(folder / f"average-{restored}.npy")
     if index == 0: probe.restored(f"step-{restored}")
