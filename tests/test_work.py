@@ -46,6 +46,23 @@ def test_the_work_of_a_worker_that_dies_is_dealt_out_again(judge, seed, bug, mon
     assert run.valid or "of the work never show" in run.explain()
 
 
+LATE = """[[fault]]
+kind = "late"
+task = "worker:1"
+at = "0s"
+for = "2s"
+"""
+
+
+def test_others_may_have_done_all_the_work(judge, monkeypatch, tmp_path):
+    monkeypatch.setenv("BUG", "")
+    monkeypatch.setenv("SHARE", "0.4")
+    (tmp_path / "late.toml").write_text(LATE, encoding="utf-8")
+    run = judge(TARGET, faults=tmp_path / "late.toml", **QUEUE)
+    assert run.valid, run.explain()
+    assert '"push"' not in (run.folder / "events" / "worker-1.jsonl").read_text(encoding="utf-8")
+
+
 def test_at_least_once_a_piece_may_be_applied_again(judge, monkeypatch, tmp_path):
     monkeypatch.setenv("BUG", "redispatch")
     declared = TARGET.read_text(encoding="utf-8").replace("{here}", str(TARGET.parent))

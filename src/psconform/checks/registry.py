@@ -247,7 +247,11 @@ def _never_answered(history: History, worker: Worker) -> bool:
 
 
 def _all_late(history: History, worker: Worker) -> bool:
-    """Where a round does not wait for all, every gradient of a slow worker may be refused, or gone on without."""
+    """Where a round does not wait for all, every gradient of a slow worker may be refused, or gone on without.
+
+    Where work is dealt out, others may have done it all.
+    """
     if history.excused[worker.index].all():
         return True
-    return history.layout.quorum > 0 and bool((worker.pushes.outcome == FAILED).all())
+    spared = history.layout.quorum > 0 or (history.dynamic and worker.ended)
+    return spared and bool((worker.pushes.outcome == FAILED).all())
