@@ -193,7 +193,10 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
 
 def _other_weights(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:
     """Gradients of the checkpoint that a worker's first read after the rollback shows with a weight that no read
-    before it shows."""
+    before it shows.
+
+    So many times as much is applied again (R1). A round without a worker may have other weights in each epoch.
+    """
     assert history.places is not None
     assert back.checkpoint is not None
     now = worker.reads.odd.at(index)
@@ -202,8 +205,10 @@ def _other_weights(history: History, worker: Worker, index: int, back: Rollback)
     for variable, peer, step, count in rows:
         clock, shard = back.checkpoint.clock, history.places[variable]
         held = shard < len(clock) and peer < len(clock[shard]) and step < clock[shard][peer]
+        held = held and not history.excused[:, step].any()
         before = _counts_before(history, back.restore.epoch, (variable, peer, step)) if held else []
-        if before and not any(abs(count - other) <= COUNT_TOLERANCE * max(1.0, abs(other)) for other in before):
+        times = [count / other for other in before]
+        if times and not any(abs(n - max(1, round(n))) <= COUNT_TOLERANCE * max(1.0, n) for n in times):
             yield (
                 f"{back.text}; {history.where(worker, index)} read {history.variable(variable)} with "
                 f"{history.gradient(peer, step)} {count:.4g} times, and it was there {before[0]:.4g} times"
@@ -222,7 +227,7 @@ def _counts_before(history: History, epoch: int, cell: tuple[int, int, int]) -> 
         for first, end, head, tail in zip(odd.first, odd.end, odd.head, odd.tail, strict=True):
             mine = (first <= earlier) & (earlier < end)
             plain &= ~mine
-            if mine.any() and head == tail != 0:
+            if mine.any() and head == tail != 0 and np.isfinite(head):
                 found.add(float(head))
         if plain.any():
             found.add(1.0)
