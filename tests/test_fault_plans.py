@@ -274,6 +274,17 @@ def test_halves_and_ring():
         links("ring", Layout(ps=2, workers=3))
 
 
+def test_replicas_exchange_with_each_other():
+    four = Layout(ps=0, workers=4)
+    assert links("worker:1<->worker:2", four) == {"worker:1->worker:2", "worker:2->worker:1"}
+    assert links("mute worker:1", four) == {"worker:1->worker:0", "worker:1->worker:2", "worker:1->worker:3"}
+    assert links("halves", Layout(ps=0, workers=2)) == {"worker:0->worker:1", "worker:1->worker:0"}
+    across = {("worker:0", "worker:2"), ("worker:1", "worker:3")}
+    assert links("ring", four) == {f"{a}->{b}" for pair in across for a, b in (pair, pair[::-1])}
+    with pytest.raises(BadInput, match="ring separates nobody in layout ps=0,worker=3"):
+        links("ring", Layout(ps=0, workers=3))
+
+
 @given(layout=layouts, name=st.sampled_from(["halves", "ring", "isolate worker:0", "deaf ps:0"]))
 def test_a_partition_strikes_links_that_carry_something(layout, name):
     try:
@@ -281,7 +292,7 @@ def test_a_partition_strikes_links_that_carry_something(layout, name):
     except BadInput:
         return
     assert list(found) == sorted(set(found))
-    assert all(talks(link.source, link.destination) for link in found)
+    assert all(talks(link.source, link.destination, among=layout.tasks) for link in found)
 
 
 def test_a_run_is_repeated_with_its_plan(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -125,7 +126,43 @@ def test_a_replica_is_not_started_again_alone(judge, tmp_path):
         judge(target, layout="ps=0,worker=3", steps=30, kill="worker:1@17")
 
 
-def test_links_between_replicas_are_not_broken(judge):
-    plan = '[[fault]]\nkind = "drop"\nlinks = "isolate worker:1"\nat = "8"\nfor = "1s"\n'
-    with pytest.raises(BadInput, match="faults of links need a ps"):
-        judge(GANG / "target.toml", **OPTIONS, faults=plan)
+LINKS = {
+    "one": [{"kind": "stall", "links": "worker:1->worker:0", "at": "worker:1@10", "for": "1s"}],
+    "all of one": [{"kind": "latency", "links": "isolate worker:0", "ms": 20, "at": "8", "for": "1s"}],
+    "before one listens": [
+        {"kind": "late", "task": "worker:0", "at": "0s", "for": "1s"},
+        {"kind": "stall", "links": "halves", "at": "8", "for": "1s"},
+    ],
+}
+
+
+def plan_of(folder, faults):
+    lines = ("[[fault]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in f.items()) for f in faults)
+    (folder / "plan.toml").write_text("".join(lines), encoding="utf-8")
+    return folder / "plan.toml"
+
+
+@pytest.mark.parametrize("faults", LINKS.values(), ids=LINKS)
+def test_links_between_replicas_may_be_slow(judge, monkeypatch, tmp_path, faults):
+    monkeypatch.setenv("BUG", "")
+    run = judge(GANG / "target.toml", **OPTIONS, faults=plan_of(tmp_path, faults))
+    assert run.valid, run.explain()
+    assert run.coverage.observed == len(faults)
+    assert run.verdicts["S7"].status == "valid"
+
+
+@pytest.mark.parametrize("promised", ["progress", "attributed-error"])
+def test_a_replica_that_ends_with_its_connection_makes_no_progress(judge, monkeypatch, tmp_path, promised):
+    """It was no death that psconform injected, so nothing is started again."""
+    monkeypatch.setenv("BUG", "")
+    refused = [{"kind": "refuse", "links": "isolate worker:1", "at": "8", "for": "1s"}]
+    target = declared(tmp_path, progress=promised)
+    run = judge(target, **OPTIONS, faults=plan_of(tmp_path, refused))
+    assert run.violated == (("L1",) if promised == "progress" else ()), run.explain()
+    assert run.coverage.observed == 1
+
+
+def test_links_between_two_workers_need_replicas(judge, tmp_path):
+    plan = plan_of(tmp_path, LINKS["one"])
+    with pytest.raises(BadInput, match="worker:1 and worker:0 exchange nothing"):
+        judge("reference", layout="ps=1,worker=2", faults=plan)

@@ -20,7 +20,7 @@ Where all tasks share one cluster spec there is one proxy for each listener, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,23 +38,20 @@ _PAIR = re.compile(r"\s*(\S+?)\s*(<->|->)\s*(\S+)\s*")
 
 def region(text: str, *, layout: Layout, place: str) -> tuple[Link, ...]:
     """The links that a text stands for, sorted; raises BadInput."""
-    if layout.all_reduce:
-        hint = "Tasks can be ended, stopped, and started late"
-        raise BadInput(place, "faults of links need a ps: replicas dial each other as they like", value=text, hint=hint)
     pair = _PAIR.fullmatch(text)
     if pair is not None:
         link = Link.parse(f"{pair[1]}->{pair[3]}", place=place)
         _check(layout, (link.source, link.destination), place=place)
-        if not talks(link.source, link.destination):
+        if not talks(link.source, link.destination, among=layout.tasks):
             raise BadInput(place, f"{link.source} and {link.destination} exchange nothing: give one ps", value=text)
         return (link, link.back) if pair[2] == "<->" else (link,)
     name, _, whom = text.strip().partition(" ")
     if name in OF_ONE and whom:
         task = Task.parse(whom.strip(), place=place)
         _check(layout, (task,), place=place)
-        return _links(OF_ONE[name](layout.tasks, task))
+        return _links(OF_ONE[name](layout.tasks, task), layout)
     if name in OF_ALL and not whom:
-        found = _links(OF_ALL[name](layout.tasks))
+        found = _links(OF_ALL[name](layout.tasks), layout)
         if not found:
             raise BadInput(place, f"{name} separates nobody in layout {layout.text}", value=text)
         return found
@@ -82,9 +79,11 @@ def of_listener(text: str, *, kind: str, place: str) -> tuple[Link, ...]:
     return {"deaf": (to,), "mute": (back,), "isolate": (to, back)}[name]
 
 
-def talks(one: Task, other: Task) -> bool:
-    """Whether training has something to exchange between two tasks."""
-    return {one.job, other.job} == {"ps", "worker"}
+def talks(one: Task, other: Task, *, among: Collection[Task]) -> bool:
+    """Whether training has something to exchange between two tasks of these: a worker and a ps, or two replicas."""
+    if any(task.job == "ps" for task in among):
+        return {one.job, other.job} == {"ps", "worker"}
+    return one != other
 
 
 def isolate(tasks: Iterable[Task], lonely: Task) -> Hears:
@@ -110,26 +109,31 @@ def halves(tasks: Iterable[Task]) -> Hears:
 
 
 def ring(tasks: Iterable[Task]) -> Hears:
-    """Worker i and ps i, and worker i and ps i + 1 (modulo the number of ps) hear each other, and no others do."""
+    """Worker i and ps i, and worker i and ps i + 1 (modulo the number of ps) hear each other, and no others do.
+
+    Of replicas each hears the one before and the one after it.
+    """
     jobs: dict[str, list[Task]] = {}
     for task in sorted(tasks):
         jobs.setdefault(task.job, []).append(task)
     servers, workers = jobs.get("ps", []), jobs.get("worker", [])
     heard: dict[Task, set[Task]] = {task: set() for task in (*servers, *workers)}
     for number, worker in enumerate(workers):
-        for server in (servers[number % len(servers)], servers[(number + 1) % len(servers)]) if servers else ():
-            heard[worker].add(server)
-            heard[server].add(worker)
-    return {task: frozenset(t for t in heard if talks(task, t)) - frozenset(heard[task]) for task in heard}
+        others = servers or workers
+        for other in (others[number % len(others)], others[(number + 1) % len(others)]):
+            heard[worker].add(other)
+            heard[other].add(worker)
+    return {task: frozenset(t for t in heard if talks(task, t, among=heard)) - frozenset(heard[task]) for task in heard}
 
 
 OF_ONE: dict[str, Callable[[Iterable[Task], Task], Hears]] = {"isolate": isolate, "mute": mute, "deaf": deaf}
 OF_ALL: dict[str, Callable[[Iterable[Task]], Hears]] = {"halves": halves, "ring": ring}
 
 
-def _links(hears_not: Hears) -> tuple[Link, ...]:
+def _links(hears_not: Hears, layout: Layout) -> tuple[Link, ...]:
     """What is not heard, of what anybody would hear."""
-    return tuple(sorted(Link(s, d) for d, sources in hears_not.items() for s in sources if talks(s, d)))
+    silent = ((s, d) for d, sources in hears_not.items() for s in sources)
+    return tuple(sorted(Link(s, d) for s, d in silent if talks(s, d, among=layout.tasks)))
 
 
 def _check(layout: Layout, tasks: Iterable[Task], *, place: str) -> None:
@@ -189,7 +193,7 @@ def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Reg
     """Every pair in each direction and in both, every task, every partition that separates anybody.
 
     ``one_way``: only what one side of a link does, who dials; ``shared``: what there is where all tasks have one
-    cluster spec.
+    cluster spec. None of replicas, for it is not known which exchange anything, and many end if a connection does.
     """
     if layout.all_reduce:
         return ()

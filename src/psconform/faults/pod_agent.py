@@ -14,6 +14,7 @@ It answers requests, JSON lines on standard input, on standard output, each with
                                                                        "left": [port, ...]}}}
     {"do": "accepted", "address"}              -> {"open": [[port, sent, received], ...]}
     {"do": "closed", "address"}                -> {"ports": [...]}
+    {"do": "listens", "address"}               -> {"listens": bool}
 
 and what iptables.py does: ``rule``, ``unrule``, ``divert``, ``counted``, ``rate``, ``unrate``, ``waited``,
 ``interface``, ``found``.
@@ -34,7 +35,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .traffic import Flow, accepted, closed, flows
+from .traffic import Flow, accepted, closed, flows, listens
 
 if TYPE_CHECKING:
     from .iptables import Rules
@@ -55,6 +56,7 @@ class Pod:
             "flows": _flows,
             "accepted": lambda request: {"open": _listed(accepted(request["address"]))},
             "closed": lambda request: {"ports": sorted(closed(request["address"]))},
+            "listens": lambda request: {"listens": listens(request["address"])},
         }
 
     def answer(self, line: bytes) -> Answer:

@@ -93,3 +93,6 @@ class InPods:
 
     def closed(self, listener: Task, address: str) -> frozenset[int]:
         return frozenset(self._ask(listener, do="closed", address=address)["ports"])
+
+    def listens(self, listener: Task, address: str) -> bool:
+        return bool(self._ask(listener, do="listens", address=address)["listens"])

@@ -178,8 +178,18 @@ class Links:
         """
         if address:
             self.moved(listener, address)
-        to = [Link(dialler, there) for dialler, there in self._listens if there == listener]
-        self.refuse("moving", to, on=not address)
+        self.refuse("moving", self._to(listener), on=not address)
+
+    def silent(self, listener: Task, *, on: bool) -> None:
+        """A task does not listen yet, so who dials it is refused, as without a proxy; ``on=False``: it listens."""
+        self.refuse("silent", self._to(listener), on=on)
+
+    def listens(self, listener: Task) -> bool:
+        """Whether a task listens."""
+        return self.traffic.listens(listener, self.addresses[listener])
+
+    def _to(self, listener: Task) -> list[Link]:
+        return [Link(dialler, there) for dialler, there in self._listens if there == listener]
 
     @property
     def urls(self) -> list[str]:
@@ -206,7 +216,7 @@ class Links:
         asked = {
             pair: address
             for pair, address in self._listens.items()
-            if pair not in known and (self.shared or talks(*pair))
+            if pair not in known and (self.shared or talks(*pair, among=self.addresses))
         }
         said = self.traffic.flows((dialler, address) for (dialler, _), address in asked.items())
         return {

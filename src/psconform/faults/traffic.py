@@ -21,11 +21,13 @@ from pyroute2.netlink.exceptions import NetlinkError
 from ..layout import Task
 
 ESTABLISHED = 1 << 1
+LISTEN = 1 << 10
 LEFT = 1 << 4 | 1 << 5 | 1 << 6
 """FIN_WAIT1, FIN_WAIT2, TIME_WAIT: this end has closed the connection first."""
 MAPPED = "::ffff:"
 FAMILIES = socket.AF_INET, socket.AF_INET6
 """gRPC dials an IPv4 address from an IPv6 socket."""
+ANYWHERE = "0.0.0.0", "::"
 MANY = 16
 """For more ports than these the kernel is asked for all connections at once: it goes through all of them each time."""
 INFO = 1 << 1
@@ -101,6 +103,18 @@ def closed(address: str) -> frozenset[int]:
     return frozenset(int(said["idiag_dport"]) for said in _at(address, LEFT, extensions=0))
 
 
+def listens(address: str) -> bool:
+    """Whether anything listens at ``host:port`` (IPv4), or at that port of all addresses."""
+    host, _, port = address.rpartition(":")
+    with DiagSocket() as diagnosis:
+        diagnosis.bind()
+        for family in FAMILIES:
+            for said in diagnosis.get_sock_stats(family=family, states=LISTEN, extensions=0, sport=int(port)):
+                if said["idiag_src"].removeprefix(MAPPED) in (host, *ANYWHERE):
+                    return True
+    return False
+
+
 def _at(address: str, states: int, *, extensions: int) -> list[Any]:
     """What the kernel says of connections of a listener that are in one of these states."""
     found, asked = [], {"states": states, "extensions": extensions, "sport": _port(address)}
@@ -125,6 +139,9 @@ class Traffic(Protocol):
     def closed(self, listener: Task, address: str) -> frozenset[int]:
         """Connections that a task, which was dialled, has closed first, in the last minute."""
 
+    def listens(self, listener: Task, address: str) -> bool:
+        """Whether a task listens there."""
+
 
 class Here:
     """Traffic of processes on this machine: the kernel knows them all."""
@@ -137,6 +154,9 @@ class Here:
 
     def closed(self, listener: Task, address: str) -> frozenset[int]:
         return closed(address)
+
+    def listens(self, listener: Task, address: str) -> bool:
+        return listens(address)
 
 
 def _port(address: str) -> int:

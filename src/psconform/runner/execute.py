@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 
 TICK_S = 0.05
+LOOK_S = 0.5
+"""The longest time between two looks whether a replica listens."""
 FAILED_PATIENCE_S = 3.0
 """After a task has failed, the others may record nothing for this long before the run is ended."""
 START_PATIENCE_S = 60.0
@@ -230,6 +232,7 @@ class _Execution:
         self.control = Control(self.launcher.control)
         self.links: Links | None = None
         self.dialled: set[tuple[Task, Task]] = set()  # where the plan learns it
+        self.silent: dict[Task, float] = {}  # replicas that do not listen yet, behind a proxy, and when to look again
         self.cleanup = ExitStack()
         self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._restart)
 
@@ -276,6 +279,8 @@ class _Execution:
             faketime.copy(library, self.launcher.temporary)
         self.lives = dict.fromkeys(self.layout.tasks, -1)
         self.started = dict.fromkeys(self.layout.tasks, 0)
+        for task in self.layout.tasks:
+            self._refuse_until_it_listens(task)
         self._launch_all([task for task in self.layout.tasks if task not in late])
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
@@ -357,6 +362,23 @@ class _Execution:
         self.lives[task] = self.started[task]
         self._start(task)
         self.states[task], self.launched[task] = "running", self.clock()
+
+    def _refuse_until_it_listens(self, task: Task) -> None:
+        """A proxy takes connections for a replica that is not there; of a ps its sign of readiness is waited for."""
+        if self.links is not None and self.layout.all_reduce:
+            self.links.silent(task, on=True)
+            self.silent[task] = 0.0
+
+    def _look_who_listens(self) -> None:
+        """Let replicas be dialled that listen now."""
+        for task, due in list(self.silent.items()):
+            if self.links is None or (now := self.clock()) < due or not self._runs(task):
+                continue
+            if self.links.listens(task):
+                self.links.silent(task, on=False)
+                del self.silent[task]
+            else:  # some never do
+                self.silent[task] = now + min(LOOK_S, (now - self.launched[task]) / 10)
 
     def start_second(self, task: Task) -> int:
         """Start a second process of a task; returns its process id."""
@@ -564,6 +586,8 @@ class _Execution:
             struck = True
             self._restarts(task, f"it {how_it_ended(ended.status)}")
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
+        if not stopped:
+            self._refuse_until_it_listens(task)
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
         over = is_done(self.folder, self.layout, task)  # it had nothing left to train, whatever happened then
         self.killed |= {events: (task, size)} if struck else {}
@@ -667,6 +691,7 @@ class _Execution:
     def _poll(self) -> bool:
         """Let tasks run for a moment; whether one has ended meanwhile."""
         ended = self.launcher.poll(TICK_S)
+        self._look_who_listens()
         self._cut_logs()
         for each in sorted(ended, key=lambda each: each.status >= 0):  # what was killed is why others fail
             self._note(each)

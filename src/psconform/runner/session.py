@@ -168,10 +168,13 @@ class Session:
         A crash or a hang is judged in the place of the run: it is one without a fault.
         """
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
+        workers = max(
+            plan.target.min_workers, 2 if plan.layout.all_reduce and plan.proxied else 1
+        )  # who dial each other
         layout = replace(
             plan.layout,
-            workers=plan.target.min_workers,
-            quorum=min(plan.layout.quorum, 1) * plan.target.min_workers,
+            workers=workers,
+            quorum=min(plan.layout.quorum, 1) * workers,
             local_steps=1,
             drop_after=0.0,
             replication="between-graph",
