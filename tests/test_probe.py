@@ -99,7 +99,7 @@ def test_healthy_read_is_as_short_in_a_long_run_as_in_a_short_one(tmp_path):
 def test_read_says_again_only_what_changed(tmp_path):
     probe = Probe(spec(tmp_path), task="worker:0", folder=str(tmp_path))
     theta = probe.initial()
-    theta[[0, 11, 12]] = -2 * UNIT
+    theta[[0, 11, 12]] = -2 * UNIT, -UNIT, -2 * UNIT
     for _ in range(3):
         probe.read([theta])
     probe.close()
@@ -123,8 +123,8 @@ def test_gradient_marks_one_slot_at_head_and_tail_and_the_one_that_all_share():
     probe = Probe.detached(workers=3, steps=4, task="worker:2")
     gradient = probe.gradient(1)
     assert np.flatnonzero(gradient).tolist() == [9, 13, 23]
-    assert gradient[[9, 13, 23]].tolist() == [UNIT, -1.25 * UNIT, UNIT]
-    assert probe.gradient(2)[13] == 1.25 * UNIT
+    assert gradient[[9, 13, 23]].tolist() == [UNIT, -7 / 8 * 13 / 16 * UNIT, UNIT]
+    assert [probe.gradient(step)[13] for step in (0, 2)] == [10 / 16 * UNIT, 8 / 16 * UNIT]
     assert np.flatnonzero(probe.initial()).tolist() == [12]
 
 

@@ -96,3 +96,27 @@ def test_what_is_lost_in_a_read_that_lacks_gradients_is_not_for_s5(tmp_path):
     edit(path, final, lambda e: {k: v for k, v in e.items() if k != "vector"})
     edit(path, final, lambda e: e | {"clock": [[7, 6, 7], [7, 7, 7]], "shared": [[1, 2], None]})
     assert "S5" not in judge_folder(tmp_path / "run").names("violated")
+
+
+@pytest.mark.parametrize(("off", "names"), [(lambda step: 0.03 * step, []), (lambda step: 0.9 * (step > 3), ["S5"])])
+def test_a_sum_that_is_rounded_each_time_wanders(tmp_path, off, names):
+    """As in a bfloat16; and one that is suddenly another."""
+    simulate(RUN, tmp_path / "run")
+    for worker in range(RUN.workers):
+        path = tmp_path / "run" / "events" / f"worker-{worker}.jsonl"
+        for line, event in enumerate(map(json.loads, path.read_text(encoding="utf-8").splitlines())):
+            if event["kind"] == "read":
+                pair = [1 + off(event["step"]), 1]
+                edit(path, line, lambda event, pair=pair: event | {"shared": [pair, None]})
+    assert judge_folder(tmp_path / "run").names("violated") == names
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_what_is_not_finite_there_is_seen(tmp_path, value):
+    simulate(RUN, tmp_path / "run")
+    path = tmp_path / "run" / "events" / "worker-1.jsonl"
+    final = [number for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()) if '"read"' in line][
+        -1
+    ]
+    edit(path, final, lambda event: event | {"shared": [None, [value, 1]]})
+    assert judge_folder(tmp_path / "run").names("violated") == ["C3"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..history.columns import OUTCOMES, UNKNOWN, Bools, Floats
@@ -25,8 +27,8 @@ def delivery_class(history: History) -> Verdict:
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
     In every class a gradient is applied whole: one that final reads show more of at one end of a variable than at the
     other, and none evenly, is not.
-    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker: all up to
-    the last one that was pushed, but for those of poisoned gradients.
+    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker. Of those
+    that no worker has pushed as many are lost as workers have died.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -61,11 +63,12 @@ def delivery_class(history: History) -> Verdict:
             never = "never show" if len(group.variables) > 1 else "never shows"
             lines.append(f"{line}lost: {group.where} {never} {group.them} in the end{group.number}")
     lines += _work_lost(history) if least else []
-    lines += _work_again(history) if most == 1 else []
+    anew = _numbered_anew(history) if most == 1 else ""
+    lines += _work_again(history) if most == 1 and not anew else []
     if lines:
         return violated(lines)
-    if not history.finals:
-        return unknown(history.no_final)
+    if not history.finals or anew:
+        return unknown(anew or history.no_final)
     if most == 1 and _ambiguous(history):
         return unknown(_ambiguous(history))
     pushed, acked = sum(len(w.pushes) for w in history.workers), int(history.accepted.sum())
@@ -172,12 +175,11 @@ def duplicates(history: History) -> Verdict:
             lines.append(f"{line} to {group.where}{group.number}{cause}")
         return violated(lines)
     done_again = _work_again(history)
-    if exactly and done_again:
+    anew = _numbered_anew(history) if exactly else ""
+    if exactly and done_again and not anew:
         return violated(done_again)
-    if not history.finals:
-        return unknown(history.no_final)
-    if _ambiguous(history):
-        return unknown(_ambiguous(history))
+    if doubt := ("" if history.finals else history.no_final) or anew or _ambiguous(history):
+        return unknown(doubt)
     return valid(f"{counted(len(done_again), 'piece')} of work applied more than once" if done_again else "")
 
 
@@ -193,21 +195,44 @@ def _done(history: History) -> dict[int, list[tuple[int, int]]]:
 
 def _work_again(history: History) -> list[str]:
     """Pieces of work of which two gradients were applied."""
+    done = {
+        piece: [grad for grad in grads if history.meanings[grad] == 1]  # else it may have been of another piece
+        for piece, grads in _done(history).items()
+    }
     lines = []
-    for piece, grads in sorted(_done(history).items()):
-        sure = [grad for grad in grads if history.meanings[grad] == 1]  # else it may have been of another piece
-        if len(sure) > 1:
-            by = listed(history.gradient(*grad) for grad in sure)
-            lines.append(f"piece {piece} of the work was applied {counted(len(sure), 'time')}: {by}")
+    for piece, grads in sorted(done.items()):
+        if len(grads) > 1:
+            by = listed(history.gradient(*grad) for grad in grads)
+            lines.append(f"piece {piece} of the work was applied {counted(len(grads), 'time')}: {by}")
     return lines
 
 
+def _numbered_anew(history: History) -> str:
+    """Every piece of the work was applied more than once: then its numbers may be those of each epoch."""
+    done = [grads for grads in _done(history).values() if grads]
+    if len(done) < 2 or any(len(grads) < 2 for grads in done):
+        return ""
+    return "every piece of the work was applied more than once, or its numbers begin anew in each epoch"
+
+
 def _work_lost(history: History) -> list[str]:
-    """Pieces of work of which none was applied, up to the last one that was pushed."""
+    """Pieces of work of which none was applied, though some worker had steps left.
+
+    A piece that was refused, or that psconform poisoned, need not be done. Of those that no worker has pushed it is not
+    known whether they are work at all; as many as workers have died were lost with them.
+    """
     done, ever = _done(history), np.array(history.last.ever.any(axis=0))
+    spare = any(worker.ended and len(worker.pushes) < history.steps for worker in history.workers)
     shown = map(tuple, np.argwhere(ever).tolist())
-    if not history.finals or not done or any(grad not in history.work for grad in shown):
+    if not history.finals or not spare or not done or any(grad not in history.work for grad in shown):
         return []
-    poisoned = {piece for p in history.poisons for piece in history.work.get((p.worker, p.step), ())}
-    lost = [piece for piece in range(max(done) + 1) if not done.get(piece) and piece not in poisoned]
-    return [f"{spans(lost, 'piece')} of the work never show{'s' * (len(lost) == 1)} in the end"] if lost else []
+    spared = {
+        piece for grad, pieces in history.work.items() if history.outcomes[grad] != UNKNOWN for piece in pieces
+    } | {piece for p in history.poisons for piece in history.work.get((p.worker, p.step), ())}
+    lost = [piece for piece, grads in done.items() if not grads and piece not in spared]
+    numbers = sorted(done)
+    never = numbers[-1] - numbers[0] + 1 - len(numbers)
+    deaths = sum(int(worker.reads.life.max(initial=0)) + (not worker.ended) for worker in history.workers)
+    if never <= deaths:
+        lost += [piece for before, after in pairwise(numbers) for piece in range(before + 1, after)]
+    return [f"{spans(sorted(lost), 'piece')} of the work never show{'s' * (len(lost) == 1)} in the end"] if lost else []

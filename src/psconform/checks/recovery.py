@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from ..history.columns import Floats
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..history.rollbacks import Rollback
 from ..probe import COUNTS
@@ -192,46 +193,45 @@ def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *
 
 
 def _other_weights(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:
-    """Gradients of the checkpoint that a worker's first read after the rollback shows with a weight that no read
-    before it shows.
+    """Gradients of the checkpoint that a worker's first read after the rollback shows with another weight than the last
+    read of any worker in the epoch in which it was made.
 
     So many times as much is applied again (R1). A round without a worker may have other weights in each epoch.
     """
     assert history.places is not None
     assert back.checkpoint is not None
-    now = worker.reads.odd.at(index)
-    now = now.take((np.abs(now.head - now.tail) <= COUNT_TOLERANCE) & (now.head != 0))
-    rows = zip(now.variable.tolist(), now.peer.tolist(), now.step.tolist(), now.head.tolist(), strict=True)
-    for variable, peer, step, count in rows:
-        clock, shard = back.checkpoint.clock, history.places[variable]
-        held = shard < len(clock) and peer < len(clock[shard]) and step < clock[shard][peer]
-        held = held and not history.excused[:, step].any()
-        before = _counts_before(history, back.restore.epoch, (variable, peer, step)) if held else []
-        times = [count / other for other in before]
-        if times and not any(abs(n - max(1, round(n))) <= COUNT_TOLERANCE * max(1.0, n) for n in times):
-            yield (
-                f"{back.text}; {history.where(worker, index)} read {history.variable(variable)} with "
-                f"{history.gradient(peer, step)} {count:.4g} times, and it was there {before[0]:.4g} times"
-            )
+    if history.claims.delivery != "exactly-once":
+        return
+    held = np.zeros((history.variables, history.layout.workers, history.steps), np.bool_)
+    for variable, shard in enumerate(history.places):
+        for peer, count in enumerate(back.checkpoint.clock[shard] if shard < len(back.checkpoint.clock) else ()):
+            held[variable, peer, :count] = True
+    held &= (history.meanings == 1) & ~history.excused.any(axis=0)
+    now, before = _counts(history, worker, index), []
+    for other in history.workers:
+        for last in np.flatnonzero(other.reads.epoch == back.checkpoint.epoch)[-1:].tolist():
+            before.append(_counts(history, other, last))
+    with np.errstate(all="ignore"):
+        times = [now / counts for counts in before]
+        fits = [np.abs(n - np.maximum(1, np.rint(n))) <= COUNT_TOLERANCE * np.maximum(1, n) for n in times]
+    known = [np.isfinite(n) & (n > 0) for n in times]
+    wrong = held & np.logical_or.reduce(known, initial=False) & ~np.logical_or.reduce(fits, initial=False)
+    for variable, peer, step in np.argwhere(wrong).tolist():
+        was = next(c[variable, peer, step] for c, k in zip(before, known, strict=True) if k[variable, peer, step])
+        yield (
+            f"{back.text}; {history.where(worker, index)} read {history.variable(variable)} with "
+            f"{history.gradient(peer, step)} {now[variable, peer, step]:.4g} times, and it was there {was:.4g} times"
+        )
 
 
-def _counts_before(history: History, epoch: int, cell: tuple[int, int, int]) -> list[float]:
-    """How often reads of earlier epochs show a gradient, each number once; not where it is torn, or does not show."""
-    variable, peer, step = cell
-    found: set[float] = set()
-    for reads in (worker.reads for worker in history.workers):
-        earlier = np.flatnonzero(reads.epoch < epoch)
-        odd = reads.odd
-        odd = odd.take((odd.variable == variable) & (odd.peer == peer) & (odd.step == step))
-        plain = reads.clock[earlier, variable, peer] > step
-        for first, end, head, tail in zip(odd.first, odd.end, odd.head, odd.tail, strict=True):
-            mine = (first <= earlier) & (earlier < end)
-            plain &= ~mine
-            if mine.any() and head == tail != 0 and np.isfinite(head):
-                found.add(float(head))
-        if plain.any():
-            found.add(1.0)
-    return sorted(found)
+def _counts(history: History, worker: Worker, read: int) -> Floats:
+    """How often a read shows each gradient, float64[V, W, K]; NaN where it is torn, or not finite."""
+    shown = worker.reads.clock[read][:, :, None] > np.arange(history.steps)
+    counts: Floats = np.where(shown, 1.0, 0.0)
+    odd = worker.reads.odd.at(read)
+    even = np.abs(odd.head - odd.tail) <= COUNT_TOLERANCE
+    counts[odd.variable, odd.peer, odd.step] = np.where(even, odd.head, np.nan)
+    return counts
 
 
 def _halves(history: History, worker: Worker, index: int, back: Rollback) -> Iterator[str]:

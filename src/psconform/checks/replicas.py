@@ -54,14 +54,15 @@ def _states_apart(history: History) -> Iterator[str]:
     """What two replicas have beside the parameters at one step, and should have alike."""
     first: dict[tuple[int, int, str], State] = {}
     begun = {(s.worker, s.life, s.name): s for s in reversed(history.states) if s.life}
-    settled = [state for state in history.states if begun.get((state.worker, state.life, state.name)) is not state]
+    exchanged = (state for state in history.states if state.step % history.layout.local_steps == 0)
+    settled = [state for state in exchanged if begun.get((state.worker, state.life, state.name)) is not state]
     last = {(s.worker, s.epoch, s.step, s.name): s for s in settled}
     for state in last.values():
         other = first.setdefault((state.epoch, state.step, state.name), state)
         if other.digest != state.digest:
             yield (
                 f"worker:{other.worker} and worker:{state.worker} differ before round {state.step} in {state.name}: "
-                f"{other.text}, and {state.text}"
+                f"{other.text(state)}, and {state.text(other)}"
             )
 
 

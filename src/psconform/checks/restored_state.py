@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..history.model import FAILED, History, Worker
+from ..history.model import FAILED, NEVER, History, Worker
+from ..history.records import State
 from ..history.rollbacks import Rollback
 from ..optimizers import MOMENTS
 from ..probe import COUNTS, MODEL
@@ -58,16 +59,25 @@ def one_cut(history: History) -> Verdict:
 
 
 def _not_as_before(history: History) -> Iterator[str]:
-    """What a worker has beside the parameters at the step at which it goes on, if that is not what it had there."""
-    for back in history.rollbacks:
+    """What a worker has beside the parameters at the step at which it goes on, if that is none of what it had there.
+
+    It has gone on when it says so (``probe.resume``), and had it in the epoch that the checkpoint was made in.
+    """
+    for back in restores(history):
+        assert back.checkpoint is not None
         epoch, begun = back.restore.epoch, set()
-        before = {(s.worker, s.step, s.name): s for s in history.states if s.epoch < epoch}
+        resumed = {m.task.index: m.at for m in history.marks if m.kind == "resume" and m.epoch == epoch}
+        before: dict[tuple[int, int, str], list[State]] = {}
+        for state in (state for state in history.states if state.epoch == back.checkpoint.epoch):
+            before.setdefault((state.worker, state.step, state.name), []).append(state)
         for state in (state for state in history.states if state.epoch == epoch):
-            known = before.get((state.worker, state.step, state.name))
-            if (state.worker, state.name) not in begun and known is not None and known.digest != state.digest:
-                whose = f"worker:{state.worker} has {state.name} with {state.text} before step {state.step}"
-                yield f"{back.text}; {whose}, and had it with {known.text} there"
+            known = before.get((state.worker, state.step, state.name), [])
+            if state.at < resumed.get(state.worker, NEVER) or (state.worker, state.name) in begun:
+                continue
             begun.add((state.worker, state.name))
+            if known and all(other.digest != state.digest for other in known):
+                whose = f"worker:{state.worker} has {state.name} with {state.text(known[-1])} before step {state.step}"
+                yield f"{back.text}; {whose}, and had it with {known[-1].text(state)} there"
 
 
 def _went_on(history: History) -> Verdict:

@@ -72,7 +72,11 @@ def _drawn(history: History, batches: Batches, used: Used) -> Verdict:
     kinds = _kinds(history, batches, used)
     lines = min((list(at_most(_own(history, batches, used, kind))) for kind in kinds), key=len)
     lines += next(filter(None, (list(at_most(_same_order(used, kind))) for kind in kinds)), [])
-    if history.claims.delivery != "at-least-once" and (taken := list(at_most(_taken_again(history)))):
+    if (
+        history.claims.delivery != "at-least-once"
+        and not history.rollbacks
+        and (taken := list(at_most(_taken_again(history))))
+    ):
         return violated(taken)
     if lines and history.dynamic:
         return unknown("work is dealt out as workers ask for it, so none has a share of an epoch")

@@ -13,8 +13,10 @@ from ..probe import SHARED_TOLERANCE, Ledger
 from .witness import others
 
 NOT_DUE = -1
-LEAST = 0.25
+LEAST = 0.05
 """Of a gradient at its usual weight: what must be missing, or too much."""
+ROUNDING = 0.01
+"""Of the sum: what numbers of few bits (a bfloat16 has 8) may change when a gradient is added, with either sign."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,32 @@ def off_sum(history: History, due: Callable[[Worker, Ints], Ints]) -> list[Off]:
     """Those among the reads that show all that they should, in the order of steps.
 
     Not where a gradient shows at one end only, or more of it there than at the other: what is missing is then of that.
+    Nor if gradients may be compressed. What counts is how far it is off since the read before, and how many gradients
+    were added since: a sum that is rounded each time wanders.
 
     Args:
         due: how many gradients each read of a worker should show, int64[R], given how many it shows of a variable;
             `NOT_DUE`: any number, and the read tells nothing. A final one should show all that any final read shows.
     """
-    found = []
+    found: list[Off] = []
+    if history.claims.compression != "lossless":
+        return found
     for worker in (worker for worker in history.workers if worker.reads.shared):
         reads = worker.reads
         uneven = reads.tally(reads.odd.take(~(np.abs(reads.odd.head - reads.odd.tail) < SHARED_TOLERANCE)))
         for variable in range(history.variables):
             shown, ever = reads.gradients(variable), int(history.last.ever[variable].sum())
             whole = (shown == np.where(reads.final, ever, due(worker, shown))) & (uneven == 0)
-            for read in (read for read in reads.shared if whole[read]):
-                holds, wanted = reads.shared[read][variable].tolist()
-                if abs(holds - wanted) > LEAST * min(1.0, history.scale):
+            epoch, number, before = -1, 0, 0.0
+            for read in np.flatnonzero(whole).tolist():
+                holds, wanted = reads.shared[read][variable].tolist() if read in reads.shared else (0.0, 0.0)
+                if reads.epoch[read] != epoch:
+                    epoch, number, before = int(reads.epoch[read]), 0, 0.0
+                added, level = abs(int(shown[read]) - number), max(1.0, abs(holds), abs(wanted))
+                rounding = ROUNDING * np.sqrt(added) * level
+                if abs(holds - wanted - before) > LEAST * min(1.0, history.scale) + rounding:
                     found.append(Off(worker, read, variable, holds, wanted))
+                number, before = int(shown[read]), holds - wanted
     return sorted(found, key=lambda off: (int(off.worker.reads.step[off.read]), off.worker.index, off.variable))
 
 
@@ -71,12 +83,12 @@ def _cause(history: History, found: list[Off]) -> str:
     if are_row_means(history, found):
         return ": each row is divided by the number of gradients that touch it"
     off, ledger = found[0], Ledger(workers=history.layout.workers, steps=history.steps)
-    if history.layout.update == "sync":
+    if history.layout.update == "sync" and off.worker.reads.step[off.read] == 1:  # of one round
         weigh = [ledger.in_shared(worker, 0) for worker in range(history.layout.workers)]
         for worker, weight in enumerate(weigh):
             if _like(off.holds * sum(weigh), off.due * weight):
                 return f": of a round it gets one gradient only, here that of worker:{worker} (the last writer wins)"
-    return ": increments of a row that several workers change were lost"
+    return ": increments of a row that several workers change were lost, or are in it twice"
 
 
 def _like(one: float, two: float) -> bool:

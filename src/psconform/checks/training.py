@@ -86,6 +86,12 @@ def _not_finite(history: History) -> list[str]:
                 f"{history.where(worker, int(odd.first[row]))} read {history.variable(odd.variable[row])} with "
                 f"{odd.head[row]} and {odd.tail[row]} for {history.gradient(odd.peer[row], odd.step[row])}"
             )
+        for index, pairs in sorted(reads.shared.items()):
+            for variable in np.flatnonzero(~np.isfinite(pairs[:, 0])).tolist():
+                what = f"{pairs[variable, 0]} in the row that all gradients change"
+                lines.append(f"{history.where(worker, index)} read {history.variable(variable)} with {what}")
+            if not np.isfinite(pairs).all():
+                break  # what is NaN stays NaN
         bad = ~np.isfinite(reads.nonce)
         bad[1:] &= ~(bad[:-1] & bad[1:])
         for index, variable in np.argwhere(bad).tolist():

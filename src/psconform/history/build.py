@@ -204,10 +204,10 @@ class _Said:
                 self.resampled.add(grad)
             self.samples[grad] = ids
         pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
-        for push in pushed:
-            before = self.work.get((task.index, push.step), ())
-            if push.work is not None and push.work not in before:
-                self.work[task.index, push.step] = (*before, push.work)
+        mine = {(task.index, push.step): push.work for push in pushed if push.work is not None}
+        for grad, piece in mine.items():  # within a life, what it sent last for a step
+            before = self.work.get(grad, ())
+            self.work[grad] = before if piece in before else (*before, piece)
         for push in (push for push in pushed if push.weight is not None):
             grad, weight = (task.index, push.step), push.weight or 0.0
             self.weights[grad] = weight if self.weights.get(grad, weight) == weight else np.nan
@@ -296,7 +296,9 @@ def _poisons(file: EventFile, task: Task, manifest: Manifest) -> list[Poisoned]:
 
 def _states(file: EventFile, task: Task, life: int) -> list[State]:
     return [
-        State(task.index, life, e.epoch, e.step, e.name, e.digest, None if e.total is None else float(e.total))
+        State(
+            task.index, life, e.epoch, e.step, e.name, e.digest, None if e.total is None else float(e.total), e.mono_ns
+        )
         for e in file.of(StateEvent)
     ]
 

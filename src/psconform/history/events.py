@@ -83,7 +83,7 @@ class Read(Event, tag="read", frozen=True):
         list[tuple[Number, Number] | None] | None,
         Meta(
             description="if the slot that all gradients share is not the sum of all that show: per variable, what it "
-            "holds and what it should, in gradients of worker:0 at an even step; null where it is the sum"
+            "holds and what it should, in gradients, each times its share; null where it is the sum"
         ),
     ] = None
     raw: Annotated[list[str] | None, Meta(description="base64 of float32 little-endian, per variable")] = None

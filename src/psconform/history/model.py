@@ -322,8 +322,16 @@ class History:
 
     @cached_property
     def accepted(self) -> Bools:
-        """bool[W, K]: gradients acknowledged as ok, not given up after a rollback, and not of weight zero."""
-        return np.asarray((self.outcomes == OK) & ~self._absent(NEWEST) & (self.weighs != 0))
+        """bool[W, K]: gradients acknowledged as ok, not given up after a rollback, and not of weight zero.
+
+        Nor of a piece of work that another gradient, which shows in the end, has done.
+        """
+        accepted = np.array((self.outcomes == OK) & ~self._absent(NEWEST) & (self.weighs != 0))
+        shown = np.array(self.last.ever.any(axis=0)) if self.work else accepted
+        done = {pieces[0] for grad, pieces in self.work.items() if shown[grad] and len(pieces) == 1}
+        for grad, pieces in self.work.items():
+            accepted[grad] &= bool(shown[grad]) or pieces[0] not in done
+        return accepted
 
     @cached_property
     def barred(self) -> Bools:
@@ -389,7 +397,8 @@ class History:
             last_ok[worker.index] = worker.pushes.ok.answered.max(initial=0)
         accepted_in[self.outcomes != OK] = -1
         cuts = ((b.restore.epoch, b.checkpoint.clock if b.checkpoint is not None else ()) for b in self.rollbacks)
-        begun = {epoch: max(map(max, clock)) if clock else 0 for epoch, clock in cuts}  # rounds before it say nothing
+        # rounds before it say nothing
+        begun = {epoch: max((count for row in clock for count in row), default=0) for epoch, clock in cuts}
         said: dict[int, Bools] = {}
         for away in self.absences if self.layout.drop_after else ():
             mine = said.setdefault(away.epoch, np.zeros(shape, np.bool_))

@@ -45,11 +45,13 @@ class State:
     name: str
     digest: int
     total: float | None  # the sum of its numbers; None: it has none
+    at: int  # when it was recorded, nanoseconds of CLOCK_MONOTONIC
 
-    @property
-    def text(self) -> str:
-        """It, in a witness."""
-        return f"{self.digest:08x}" if self.total is None else f"a sum of {self.total:.6g}"
+    def text(self, other: State) -> str:
+        """It, in a witness, beside another one."""
+        if self.total is None or f"{self.total:.6g}" == f"{other.total or 0:.6g}":
+            return f"checksum {self.digest:08x}"
+        return f"a sum of {self.total:.6g}"
 
 
 @dataclass(frozen=True)
