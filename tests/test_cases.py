@@ -11,7 +11,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1,
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_task_that_dies_of_a_broken_connection_is_the_evidence_of_it(judge, seed):
     folder = CASES / "own-sampler"
     run = judge(folder / "target.toml", update="async", faults=folder / "refuse.toml", seed=seed)

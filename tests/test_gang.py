@@ -47,8 +47,15 @@ BUGS = {
 }
 
 
+FAST = ("stale", "no-average", "other-weights")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("bug", "guarantee", "line"), [(bug, *told) for bug, told in BUGS.items()], ids=BUGS)
+@pytest.mark.parametrize(
+    ("bug", "guarantee", "line"),
+    [pytest.param(bug, *told, marks=() if bug in FAST else pytest.mark.nightly) for bug, told in BUGS.items()],
+    ids=BUGS,
+)
 def test_what_is_not_restored_is_named(judge, monkeypatch, bug, guarantee, line, seed):
     monkeypatch.setenv("BUG", bug)
     run = judge(GANG / "target.toml", **OPTIONS, kill="worker:1@17", seed=seed)

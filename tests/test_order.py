@@ -200,6 +200,7 @@ class Rarely(Trainer):
         return int(step % 50 == 0)
 
 
+@pytest.mark.nightly
 def test_twenty_thousand_updates(tmp_path):
     judged = trained(Rarely, tmp_path / "run", update="async", workers=4, steps=5000)
     assert judged.exit_code == 0, judged.verdicts
