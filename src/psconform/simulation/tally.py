@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ..launchers.local import scratch_folder
@@ -93,18 +94,38 @@ def judge_seeds(seeds: Iterable[int], scratch: Path, *, mode: str = "", faults: 
 
 
 def judge_many(seeds: range, *, mode: str = "", faults: bool = True) -> Iterator[Tally]:
-    """The same, on all CPUs; yields what there is so far."""
-    tally = Tally()
+    """The same, on all CPUs; yields what there is so far.
+
+    A thread has the pool: Ctrl-C and SIGTERM interrupt the main one, and inside of the pool a lock would stay locked.
+    """
+    tally, parts, over = Tally(), SimpleQueue[Tally | BaseException | None](), threading.Event()
     chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
-    with scratch_folder() as scratch:
+
+    def hand_out(scratch: Path) -> None:
         judge = partial(judge_seeds, scratch=scratch, mode=mode, faults=faults)
-        with ProcessPoolExecutor(os.cpu_count(), initializer=_begin, initargs=(scratch,)) as pool:
-            try:
+        try:
+            with ProcessPoolExecutor(os.cpu_count(), initializer=_begin, initargs=(scratch,)) as pool:
                 for part in pool.map(judge, chunks):
-                    tally.add(part)
-                    yield tally
-            finally:  # also of Ctrl-C while they are still being handed out
-                pool.shutdown(cancel_futures=True)
+                    if over.is_set():
+                        pool.shutdown(cancel_futures=True)
+                        break
+                    parts.put(part)
+            parts.put(None)
+        except BaseException as error:  # of a process that judges
+            parts.put(error)
+
+    with scratch_folder() as scratch:
+        pool = threading.Thread(target=hand_out, args=(scratch,))
+        pool.start()
+        try:
+            while (part := parts.get()) is not None:
+                if isinstance(part, BaseException):
+                    raise part
+                tally.add(part)
+                yield tally
+        finally:
+            over.set()
+            pool.join()
 
 
 def _begin(scratch: Path) -> None:
