@@ -270,7 +270,7 @@ def test_halves_and_ring():
         *("worker:1->ps:0", "ps:0->worker:1"),
         *("worker:2->ps:1", "ps:1->worker:2"),
     }
-    with pytest.raises(BadInput, match=r"ring separates nobody in layout ps=2,worker=3"):
+    with pytest.raises(BadInput, match=r"ring cuts no link in layout ps=2,worker=3"):
         links("ring", Layout(ps=2, workers=3))
 
 
@@ -281,7 +281,7 @@ def test_replicas_exchange_with_each_other():
     assert links("halves", Layout(ps=0, workers=2)) == {"worker:0->worker:1", "worker:1->worker:0"}
     across = {("worker:0", "worker:2"), ("worker:1", "worker:3")}
     assert links("ring", four) == {f"{a}->{b}" for pair in across for a, b in (pair, pair[::-1])}
-    with pytest.raises(BadInput, match="ring separates nobody in layout ps=0,worker=3"):
+    with pytest.raises(BadInput, match="ring cuts no link in layout ps=0,worker=3"):
         links("ring", Layout(ps=0, workers=3))
 
 

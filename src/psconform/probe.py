@@ -856,8 +856,8 @@ class Probe:
 
         ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here. One that is
         not the next is a slip, and recorded as the next. ``weight`` is what it counts in a round that is a weighted
-        mean: a number of samples or of tokens, in any unit. ``work`` is the piece of work that it is of, where a queue
-        deals out work: its number, from 0, which it keeps if another worker does it again.
+        mean: a number of samples or of tokens, in any unit. ``work`` is the number of the piece of work that it is of,
+        where a queue deals out work: the same if another worker does that piece again.
         """
         self.at("before-push", step)
         step = self._sends(step)
@@ -1171,11 +1171,10 @@ class Probe:
         for variable, (given, values) in enumerate(zip(shown, arrays)):
             shared = float(given[ledger.half + 1]) / float(self._size(variable))
             due = head = next(sums := ledger.sums(values))
-            if (
-                not abs(shared - due) <= SHARED_TOLERANCE * unit
-            ):  # of a torn variable one of the ends says what is in it
+            allowed = SHARED_TOLERANCE * unit
+            if not abs(shared - due) <= allowed:  # of a torn variable one of the ends says what is in it
                 due = next(sums)
-            off = bool(np.isfinite(due)) and not abs(shared - due) <= SHARED_TOLERANCE * unit
+            off = bool(np.isfinite(due)) and not abs(shared - due) <= allowed
             told.append([_number(0.0 - number / unit) for number in (shared, head)] if off else None)
         if any(told):
             event["shared"] = told

@@ -61,7 +61,7 @@ def apply_on_arrival(history: History) -> Verdict:
 
 
 def _applied_by(history: History, worker: Worker) -> Ints:
-    """How many gradients were accepted before each read while which nothing was on its way; else NOT_DUE."""
+    """How many gradients were accepted before each read, where no gradient was on its way during that; else NOT_DUE."""
     reads = worker.reads
     if history.claims.read_atomicity == "none" or history.disturbed or not (history.one_clock and history.whole):
         return np.full(len(reads), NOT_DUE)

@@ -27,8 +27,8 @@ def delivery_class(history: History) -> Verdict:
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
     In every class a gradient is applied whole: one that final reads show more of at one end of a variable than at the
     other, and none evenly, is not.
-    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker. Of those
-    that no worker has pushed as many are lost as workers have died.
+    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker. Numbers
+    that no worker has pushed are lost pieces if at least as many workers have died.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -218,8 +218,8 @@ def _numbered_anew(history: History) -> str:
 def _work_lost(history: History) -> list[str]:
     """Pieces of work of which none was applied, though some worker had steps left.
 
-    A piece that was refused, or that psconform poisoned, need not be done. Of those that no worker has pushed it is not
-    known whether they are work at all; as many as workers have died were lost with them.
+    A piece that was refused, or that psconform poisoned, need not be done. Numbers that no worker has pushed may be no
+    work at all; if at least as many workers have died, they are pieces that were lost with them.
     """
     done, ever = _done(history), np.array(history.last.ever.any(axis=0))
     spare = any(worker.ended and len(worker.pushes) < history.steps for worker in history.workers)

@@ -39,7 +39,7 @@ def one_cut(history: History) -> Verdict:
 
     On a ledger: all shards. In its first read after a rollback a worker sees of its own gradients exactly those in the
     checkpoint, in every variable (but for those that it has pushed in that epoch before it read), and of the others'
-    at least those; none of them with a weight that no read before has shown.
+    at least those; exactly-once, none with another weight than in the epoch in which the checkpoint was made.
 
     On a model (sync): the optimizer's moments, the number of updates and with it the learning rate, and the samples,
     too, for training goes on from the restored round by the same serial steps as C1 judges. The first read that does

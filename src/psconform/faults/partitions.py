@@ -53,7 +53,7 @@ def region(text: str, *, layout: Layout, place: str) -> tuple[Link, ...]:
     if name in OF_ALL and not whom:
         found = _links(OF_ALL[name](layout.tasks), layout)
         if not found:
-            raise BadInput(place, f"{name} separates nobody in layout {layout.text}", value=text)
+            raise BadInput(place, f"{name} cuts no link in layout {layout.text}", value=text)
         return found
     choices = ("TASK->TASK", "TASK<->TASK", *(f"{name} TASK" for name in OF_ONE), *OF_ALL)
     raise BadInput(place, "is no link and no partition", value=text, choices=choices)

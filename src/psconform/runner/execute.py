@@ -366,8 +366,9 @@ class _Execution:
     def _refuse_until_it_listens(self, task: Task) -> None:
         """A proxy takes connections for a replica that is not there; of a ps its sign of readiness is waited for."""
         if self.links is not None and self.layout.all_reduce:
-            self.links.silent(task, on=True)
             self.silent[task] = 0.0
+            with suppress(PsconformError):  # proxies that are gone are reported in the end
+                self.links.silent(task, on=True)
 
     def _look_who_listens(self) -> None:
         """Let replicas be dialled that listen now."""
@@ -375,8 +376,9 @@ class _Execution:
             if self.links is None or (now := self.clock()) < due or not self._runs(task):
                 continue
             if self.links.listens(task):
-                self.links.silent(task, on=False)
                 del self.silent[task]
+                with suppress(PsconformError):
+                    self.links.silent(task, on=False)
             else:  # some never do
                 self.silent[task] = now + min(LOOK_S, (now - self.launched[task]) / 10)
 

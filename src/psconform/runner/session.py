@@ -168,9 +168,8 @@ class Session:
         A crash or a hang is judged in the place of the run: it is one without a fault.
         """
         folder = plan.out.with_name(f"{plan.out.name}.calibration-{os.urandom(4).hex()}")
-        workers = max(
-            plan.target.min_workers, 2 if plan.layout.all_reduce and plan.proxied else 1
-        )  # who dial each other
+        dial_each_other = plan.layout.all_reduce and plan.proxied
+        workers = max(plan.target.min_workers, 2 if dial_each_other else 1)
         layout = replace(
             plan.layout,
             workers=workers,

@@ -116,8 +116,8 @@ def judge_many(seeds: range, *, mode: str = "", faults: bool = True) -> Iterator
 
     with scratch_folder() as scratch:
         pool = threading.Thread(target=hand_out, args=(scratch,))
-        pool.start()
         try:
+            pool.start()
             while (part := parts.get()) is not None:
                 if isinstance(part, BaseException):
                     raise part
@@ -125,7 +125,8 @@ def judge_many(seeds: range, *, mode: str = "", faults: bool = True) -> Iterator
                 yield tally
         finally:
             over.set()
-            pool.join()
+            if pool.ident is not None:
+                pool.join()
 
 
 def _begin(scratch: Path) -> None:

@@ -2,7 +2,7 @@
 tasks; whichever worker is free takes the next one, a task that takes too long goes back into the queue.
 healthy: a task that is done by both is applied once (the server knows tasks).  BUG=redispatch: it is applied twice.
 BUG=forget: a task that was dealt out is not dealt out again, if its worker dies.
-The ledger has slots of (worker, step): a task is mapped to the taker's own next step; the probe is told which one it is.
+The ledger has slots of (worker, step): the gradient of a task takes the next one of its worker, and probe.push names the task.
 SHARE=0.8: fewer tasks than workers x steps, so that workers end with as many steps as they got."""
 import json, os, sys, threading, time
 import numpy as np
