@@ -26,6 +26,8 @@ CHUNK = 20
 """Runs that a process is given at a time."""
 CONFIDENCE = 0.95
 """Of the bound that is stated."""
+WRITING = threading.Lock()
+"""Held by the thread that writes into the folder of this process."""
 
 
 @dataclass
@@ -87,9 +89,10 @@ def judge_seeds(seeds: Iterable[int], scratch: Path, *, mode: str = "", faults: 
     """Simulate and judge a run for each seed, in this folder; nothing of them stays."""
     tally, folder = Tally(), scratch / f"run-{os.getpid()}"
     for seed in seeds:
-        simulate(draw(seed, mode=mode, faults=faults), folder)
-        tally.judged(seed, judge_folder(folder))
-        shutil.rmtree(folder)
+        with WRITING:
+            simulate(draw(seed, mode=mode, faults=faults), folder)
+            tally.judged(seed, judge_folder(folder))
+            shutil.rmtree(folder)
     return tally
 
 
@@ -138,7 +141,9 @@ def _begin(scratch: Path) -> None:
 
 def _ends_with_parent(scratch: Path) -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        shutil.rmtree(scratch, ignore_errors=True)
-        os._exit(1)
+    if parent is None:
+        return
+    parent.join()
+    WRITING.acquire()  # for good: this process writes no more, and the last one of the pool deletes all that is left
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
