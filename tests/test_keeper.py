@@ -86,7 +86,8 @@ def test_no_proxy_is_asked_for_another_task(launcher, tmp_path, monkeypatch, giv
 
 
 def test_signal_ends_with_its_negative_number(launcher, tmp_path):
-    launcher.start(TASK, SLEEP, log=tmp_path / "a.log")
+    # one process: a shell whose child ends first reports 128 + 10 instead
+    launcher.start(TASK, Command(("sleep", "1000")), log=tmp_path / "a.log")
     launcher.signal(TASK, signal.SIGUSR1)
     assert [end.status for end in ends(launcher)] == [-signal.SIGUSR1]
 
