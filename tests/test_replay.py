@@ -493,7 +493,7 @@ def test_a_bug_comes_back_and_is_shrunk_to_the_fault_that_shows_it(tmp_path):
     options = {"layout": "ps=1,worker=2", "update": "async", "steps": 20}
     run = judge(tmp_path / "target.toml", **options, faults=faults, out=tmp_path / "run")
     assert "R1" in run.violated, run.explain()
-    done = psconform("shrink", tmp_path / "run", "--runs", 1, "--failing", 1, "--out", tmp_path / "small")
+    done = psconform("shrink", tmp_path / "run", "--runs", 2, "--failing", 2, "--out", tmp_path / "small")
     assert done.returncode == 1, done.stderr
     assert "shrunk to 1 fault on ps=1,worker=" in done.stdout  # of how many it still shows in one run is chance
     assert "kill ps:0" in (tmp_path / "small/manifest.json").read_text()
