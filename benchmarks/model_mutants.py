@@ -586,6 +586,29 @@ MUTANTS = (
     ),
     Mutant("exchange-too-late", "replica", "(self.step + 1) % every == 0", "self.step % every == 0", "C5 S7", LOCAL),
     Mutant("forgets-a-local-step", "replica", "tuple(local)), base", "tuple(local[1:])), base", "C5 S7", LOCAL),
+    # A job of replicas that is restarted.
+    Mutant(
+        "only-the-chief-restores",
+        "replica",
+        "log.copy() for log in cut.logs), cut.version",
+        "log if self.index == 0 else Log(log.nonce) for log in cut.logs), cut.version",
+        "S7 R4",
+        AR,
+    ),
+    Mutant("goes-on-one-step-too-late", "replica", "cut.version\n", "cut.version + 1\n", "S1 S4 R1 R4", AR),
+    Mutant(
+        "job-goes-on-from-the-oldest",
+        "replica",
+        "name, (cut,) = self.cluster.newest",
+        "name, (cut,) = self.cluster.newest[0], self.cluster._kept[0]",
+        "R4",
+        AR,
+    ),
+    Mutant(
+        "checkpoint-goes-on", "replica", "Cut(tuple(log.copy() for log in self.logs)", "Cut(self.logs", "R4 S1 S7", AR
+    ),
+    Mutant("clock-of-the-next-step", "replica", "applied = (self.step,)", "applied = (self.step + 1,)", "R4", AR),
+    Mutant("no-new-epoch", "replica", "self.cluster.new_epoch(), cut", "0, cut", "R3 L1", AR),
 )
 
 

@@ -54,14 +54,15 @@ def rollback(facts: Facts) -> Breaches:
         for column in columns:
             if not _begins_as(facts, column, newest):
                 yield Breach(what.name != newest, f"{column} does not begin as {newest}")
-    latest: dict[tuple[int, int], tuple[Read, list[Grad]]] = {}
+    latest: dict[tuple[int, int, int], tuple[Read, list[Grad]]] = {}
     for read in facts.reads:
+        holder = -1 if facts.schedule.ps else read.worker
         for column, grads in facts.seen_by(read):
-            before, had = latest.get((column.variable, read.epoch), (read, []))
+            before, had = latest.get((column.variable, read.epoch, holder), (read, []))
             if set(had) - set(grads) and before.views[column.variable].log is not column.log:
                 own = before.worker == read.worker
                 yield Breach(own, f"{name_of(read)} lacks in {column} what {name_of(before)} has shown")
-            latest[column.variable, read.epoch] = read, grads
+            latest[column.variable, read.epoch, holder] = read, grads
     for column in facts.columns:
         if column.epoch not in declared:
             yield Breach(False, f"{column}: no restore is declared")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .trace import Initialised, Log
+from .server import Cut
+from .trace import Initialised, Kept, Log, Restored, Resumed
 from .worker import Doing, Worker
 from .world import Message
 
@@ -20,23 +21,35 @@ class Share(NamedTuple):
     steps: tuple[int, ...]
 
 
+class Resume(NamedTuple):
+    """Where a job that was restarted goes on: in this epoch, from that checkpoint."""
+
+    epoch: int
+    cut: Cut
+
+
 class Replica(Worker):
     """One worker of an all-reduce.
 
     Each sends its share of a round to all others, and again to those that do not answer; with the shares of all it
     makes the round by itself. With local steps it trains alone in between, and a round makes the mean of the replicas:
     what each had at the round before, and what all have added since.
+
+    Where one dies, all are started again, and go on from the newest checkpoint of the chief.
     """
 
     logs: tuple[Log, ...] = ()
+    resumed: Resume | None = None
 
     def on(self, message: Message) -> None:
         """Keep what another one sends, and say so; the rest is an answer to what this one has sent."""
-        if message.kind not in ("initial", "share"):
+        if message.kind not in ("initial", "resume", "share"):
             super().on(message)
             return
         if message.kind == "initial":
             self.logs = self.logs or tuple(Log(nonce) for nonce in message.body)
+        elif message.kind == "resume":
+            self.resumed = message.body
         else:
             self.shares.setdefault(message.body.round, {})[message.source] = message.body
         self.world.send(message.source, Message("answer", self.name, message.call, HAVE))
@@ -49,10 +62,12 @@ class Replica(Worker):
         self.shares: dict[int, dict[str, Share]] = {}  # by round and replica
         self.waits = False
         yield from self.sleep(0.0)
-        yield from self.join()
+        yield from (self.resume() if self.life else self.join())
         local, every = list[int](), self.cluster.schedule.local_steps
         base = self.logs  # as of the last round
         while self.step < self.habits.steps:
+            if self.habits.every and self.index == 0 and self.step and self.step % self.habits.every == 0:
+                self.keep()
             self._read(*(yield from self.pull(self.step)))
             if seconds := self.cluster.computes(self.index):
                 yield from self.sleep(seconds)
@@ -75,8 +90,29 @@ class Replica(Worker):
             self.logs = tuple(Log(nonce) for nonce in nonces)
             yield from self.ask("initial", dict.fromkeys(self.peers, nonces))
             self.trace.tell(self.world.now, Initialised(self.index, self.life, nonces))
+            if self.habits.every:
+                self.keep()
         while not self.logs:
             yield from self.wait()
+
+    def resume(self) -> Doing:
+        """The chief tells the others of the newest checkpoint."""
+        if self.index == 0:
+            name, (cut,) = self.cluster.newest
+            self.resumed = Resume(self.cluster.new_epoch(), cut)
+            self.trace.tell(self.world.now, Restored(self.index, self.resumed.epoch, name))
+            yield from self.ask("resume", dict.fromkeys(self.peers, self.resumed))
+        while self.resumed is None:
+            yield from self.wait()
+        self.epoch, cut = self.resumed
+        self.logs, self.step = tuple(log.copy() for log in cut.logs), cut.version
+        self.trace.tell(self.world.now, Resumed(self.index, self.life, self.epoch, self.step))
+
+    def keep(self) -> None:
+        """Make a checkpoint: what it has is what all have."""
+        applied = (self.step,) * self.cluster.schedule.workers
+        name = self.cluster.keep([Cut(tuple(log.copy() for log in self.logs), self.step, applied, applied, ())])
+        self.trace.tell(self.world.now, Kept(self.index, name, (applied,)))
 
     def wait(self) -> Doing:
         """Until another replica has sent something."""

@@ -16,18 +16,20 @@ from .world import Network
 
 KINDS = (KILL, STOP, DROP, STALL)
 MODES = ("sync", "quorum", "async", "bounded", "staleness-aware")
-REPLICAS = ("all-reduce", "local-steps")
+REPLICAS = AR, LOCAL = "all-reduce", "local-steps"
 """Modes without a ps."""
 EIGHTH = 8
 """One in so many schedules, if the mode is drawn, is of replicas."""
 GANG = 7
 """In one of so many schedules with checkpoints all tasks are killed at once."""
+RESTARTED = 2
+"""So are they in one of so many schedules of an all-reduce."""
 OVERFLOW = 5
 """In one of so many sync schedules up to a quarter of the rounds is skipped by all."""
 WEIGHTED = 6
 """In one of so many sync schedules a round is a weighted mean."""
 RECOVER = ("sync", "async")
-"""Modes that have checkpoints."""
+"""Modes that have checkpoints; an all-reduce has some where all tasks are killed."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,10 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
         schedule = replace(schedule, skips=tuple(sorted(few.sample(range(steps), few.randint(1, steps // 4)))))
     if faults and random.random() >= 0.2:
         schedule = _with_faults(schedule, random)
+    job = Random(f"job {seed}")
+    if faults and mode == AR and not job.randrange(RESTARTED):
+        schedule = replace(schedule, every=job.choice((2, 3, 5)))
+        schedule = replace(schedule, faults=(*schedule.faults, *_restarts(schedule, job)))
     if mode == "sync" and seed % WEIGHTED == 0 and schedule.reduction == "mean" and not schedule.drop_after:
         samples = Random(f"weights {seed}")
         weights = tuple(samples.choice((1, 2, 10, 37)) for _ in range(workers))
@@ -192,12 +198,17 @@ def _with_faults(schedule: Schedule, random: Random) -> Schedule:
             )
         )
     if schedule.every and schedule.seed % GANG == 1:  # all are started again
-        step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
-        found = [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
+        found = _restarts(schedule, random)
     if schedule.every and schedule.sync and schedule.seed % GANG == 2:  # one is evicted, and may never come back
         found.append(_leaves(schedule, random))
         schedule = replace(schedule, drop_after=random.choice((0.5, 2.0)), live=random.random() < 0.5)
     return replace(schedule, faults=tuple(found))
+
+
+def _restarts(schedule: Schedule, random: Random) -> list[Fault]:
+    """All tasks are killed at once, and started again."""
+    step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
+    return [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
 
 
 def _leaves(schedule: Schedule, random: Random) -> Fault:
