@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from .tiers import first
+
 CASES = Path(__file__).parent / "cases"
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))]
+SEEDS = first(range(5))
 pytestmark = pytest.mark.engine
 
 
@@ -93,7 +95,7 @@ def test_a_trainer_draws_its_samples_itself(judge, seed, update, bug, line, monk
     assert run.verdicts["C1" if update == "sync" else "C2"].status == "valid"
 
 
-@pytest.mark.parametrize("pad", ["pad", "drop"])
+@pytest.mark.parametrize("pad", first(["pad", "drop"]))
 def test_what_is_left_over_is_padded_or_dropped_as_declared(judge, pad, monkeypatch, tmp_path):
     """Of 1347 samples four workers leave three."""
     monkeypatch.setenv("BUG", "")

@@ -12,6 +12,8 @@ from psconform.suites.chaos.covering import factors_of
 from psconform.plugin import REQUIRE_ALL
 from psconform.targets.reference import reference
 
+from .tiers import first
+
 SOCKETS = Path(__file__).parent / "socket_ps"
 SMALL = ("--psconform-target", str(SOCKETS / "target_durable.toml"))
 CALM = """
@@ -159,7 +161,7 @@ def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pyteste
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("runs", first([3, 1]))
 def test_so_they_are_when_several_processes_share_the_tests(pytester, runs):
     pytester.makepyfile(NEVER.replace("RUNS", str(runs)))
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")

@@ -12,10 +12,12 @@ from psconform.runner.verdicts import judge_folder
 
 from .recorded_runs import RECORDED, unpack
 from .stories import CLAIMS, Story
+from .tiers import every
 
 
 @pytest.fixture(
-    scope="module", params=["restarted-sync", "restarted-async", "restarted-left-sync", "restarted-left-async"]
+    scope="module",
+    params=every(3, ["restarted-sync", "restarted-async", "restarted-left-sync", "restarted-left-async"]),
 )
 def whole(request, tmp_path_factory):
     """A recorded run in which tasks were killed and started again."""

@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from psconform.probe import EventLog
 from psconform.runner.progress import closed
 
 from .test_keeper import DAEMON, ends, gone, whole
+from .tiers import every
 from .waits import until
 
 pytestmark = pytest.mark.engine
@@ -56,8 +57,7 @@ def of_run(run, task, incarnation=0):
     return [json.loads(line) for line in (run.folder / "events" / name).read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-@pytest.mark.parametrize("case", ["setsid-wrapper", "daemon"])
+@pytest.mark.parametrize(("case", "update"), every(3, product(["setsid-wrapper", "daemon"], ["sync", "async"])))
 def test_a_kill_reaches_the_trainer_wherever_it_runs(judge, case, update):
     run = judge(CASES / case / "target.toml", update=update, layout="ps=1,worker=2", steps=60, kill="worker:1@35")
     assert run.exit_code == 0, run.explain()
@@ -65,8 +65,7 @@ def test_a_kill_reaches_the_trainer_wherever_it_runs(judge, case, update):
     assert [event["kind"] for event in of_run(run, "worker-1", 1)][-1] == "end"
 
 
-@pytest.mark.parametrize("kind", ["stop", "throttle"])
-@pytest.mark.parametrize("case", ["setsid-wrapper", "daemon"])
+@pytest.mark.parametrize(("case", "kind"), every(3, product(["setsid-wrapper", "daemon"], ["stop", "throttle"])))
 def test_a_stop_reaches_it_too(judge, case, kind):
     target = CASES / case / "target.toml"
     faults = f'[[fault]]\nkind = "{kind}"\ntask = "worker:1"\nat = 20\nfor = "600ms"\n'

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ from psconform.runner.proxy_setup import serve
 from psconform.runner.session import Session
 
 from .test_interrupt import below, until
+from .tiers import every
 
 SOCKETS = Path(__file__).parent / "socket_ps" / "target.toml"
 DURABLE = SOCKETS.with_name("target_durable.toml")
@@ -257,8 +259,7 @@ def test_a_slow_close_where_nothing_ends_proves_nothing(session, write, tmp_path
 
 @pytest.mark.engine
 @pytest.mark.psconform_needs("toxiproxy")
-@pytest.mark.parametrize("update", ["sync", "async"])
-@pytest.mark.parametrize("task", ["worker:1", "ps:0"])
+@pytest.mark.parametrize(("task", "update"), every(3, product(["worker:1", "ps:0"], ["sync", "async"])))
 def test_a_kill_between_a_push_and_its_acknowledgement(session, write, tmp_path, update, task):
     """The gradient is on its way or applied, and the worker has not been told; it counts once all the same."""
     plan = write(kind="kill", task=task, at="worker:1@sent:12", restart_after="100ms")

@@ -86,8 +86,10 @@ def test_odd_curves_are_drawn_without_warnings(losses, tmp_path):
     assert (tmp_path / "run.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("times", [[0.0], [0.0, 5000.0], [1e-3, 1e6], np.array([1.0, 2.0])])
-@pytest.mark.parametrize("staleness", [[0], [7] * 5, np.array([3, 400]), [-1, 2]])
+@pytest.mark.parametrize(
+    ("times", "staleness"),
+    [([0.0], [7] * 5), ([0.0, 5000.0], [0]), ([1e-3, 1e6], [-1, 2]), (np.array([1.0, 2.0]), np.array([3, 400]))],
+)
 def test_odd_times_and_staleness_are_drawn_without_warnings(times, staleness, tmp_path):
     many = {f"worker:{w}": times for w in range(14)}
     draw(tmp_path / "run.png", title="odd", losses=many, step_times_ms=many, staleness=staleness)

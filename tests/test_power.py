@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 
@@ -12,6 +13,7 @@ from psconform.runner.verdicts import judge_folder
 
 from .mutations import rechained
 from .simulate import Trainer
+from .tiers import every
 
 STEPS = 30
 
@@ -62,8 +64,7 @@ def test_a_ps_that_holds_nothing_shows_nothing(tmp_path, update):
     assert verdict(judged, "C1" if update == "sync" else "C2").status == "valid"
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-@pytest.mark.parametrize("rate", [1e-3, 1e-2, 0.1])
+@pytest.mark.parametrize(("rate", "update"), every(2, product([1e-3, 1e-2, 0.1], ["sync", "async"])))
 def test_at_others_a_healthy_run_is_valid_and_one_gradient_is_missed(tmp_path, update, rate):
     assert trained(Trainer, tmp_path / "healthy", update, rate).status == "valid"
     assert trained(LosesOnce, tmp_path / "lost", update, rate).status == "violated"

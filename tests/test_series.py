@@ -30,6 +30,7 @@ from psconform.targets.reference import DEFECTS
 
 from . import bugs
 from .simulate import Trainer
+from .tiers import every
 
 TARGET = Path(__file__).parent / "socket_ps" / "target.toml"
 NONE = Defect("", "", "")
@@ -58,7 +59,7 @@ def test_everything_is_drawn_at_some_time(update):
 
 
 @pytest.mark.parametrize(
-    ("name", "update"), [(n, update) for n, defect in DEFECTS.items() for update in defect.updates]
+    ("name", "update"), every(3, ((n, update) for n, defect in DEFECTS.items() for update in defect.updates))
 )
 def test_a_defect_gets_what_it_needs(monkeypatch, tmp_path, name, update):
     monkeypatch.setattr("psconform.faults.disk_faults.lacks", lambda: "")  # nothing is run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from psconform.api import check
 from psconform.errors import PsconformError
 from psconform.runner.calibrate import NotLinear
+
+from .tiers import every
 
 HERE = Path(__file__).parent / "socket_ps"
 pytestmark = pytest.mark.engine
@@ -33,8 +36,9 @@ def test_healthy(judge, layout, update, reduction):
     assert again.verdicts == run.verdicts
 
 
-@pytest.mark.parametrize("update", ["sync", "async"])
-@pytest.mark.parametrize("workload", ["dense-ledger", "digits", "quadratic"])
+@pytest.mark.parametrize(
+    ("workload", "update"), every(2, product(["dense-ledger", "digits", "quadratic"], ["sync", "async"]))
+)
 def test_it_trains_what_it_says_it_trains(judge, update, workload):
     options = {"workload": workload, "slow": {"worker:1": 0.005}, **({"model": "mlp"} if workload == "digits" else {})}
     run = judge(HERE / "target.toml", update=update, steps=30, **options)

@@ -12,9 +12,10 @@ from psconform.simulation.record import simulate
 from psconform.simulation.schedule import Schedule
 
 from .mutations import edit
+from .tiers import first
 
 TARGET = Path(__file__).parent / "cases" / "task-queue" / "target.toml"
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))]
+SEEDS = first(range(5))
 QUEUE = {"layout": "ps=1,worker=2", "update": "async", "steps": 15}
 WITNESS = {
     "": "",

@@ -14,6 +14,7 @@ from psconform.models import Batches, Mlp, Quadratic, Softmax
 from psconform.workloads import digits, rates, serial
 from psconform.workloads.equivalence import ACCURACY, EquivalenceTest, t_cdf, t_quantile
 
+from .tiers import first
 from .training import async_sgd, delayed_sgd, drift, largest_stable_rate, rate_sync, serial_sgd, step_errors, sync_sgd
 
 CLASSIFIERS = [Softmax(), Mlp()]
@@ -321,7 +322,7 @@ def final_pair(model, data, *, workers, batch, epochs, learning_rate, seed, dela
     return theta, alone
 
 
-@both
+@pytest.mark.parametrize("model", first(CLASSIFIERS), ids=["softmax", "mlp"])
 @pytest.mark.parametrize(("delay", "outcome"), [(None, "equivalent"), (50, "different")])
 def test_healthy_async_is_equivalent_and_gradients_50_updates_old_are_not(model, delay, outcome, data):
     differences = []
