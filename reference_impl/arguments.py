@@ -6,7 +6,7 @@ import argparse
 
 from psconform.compatibility import GPUS, check_option, check_options
 from psconform.errors import BadInput
-from psconform.layout import MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
+from psconform.layout import MAX_ACCUMULATED, MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
 from psconform.options import OF_TRAINERS, REDUCTIONS
 from psconform.times import parse_seconds, spell
 
@@ -19,6 +19,7 @@ BOUNDS = {
     "drop_after": (0, MAX_DROP_AFTER_S),
     "gpus": (0, MAX_GPUS),
     "local_steps": (1, MAX_LOCAL_STEPS),
+    "accumulate": (1, MAX_ACCUMULATED),
     "learning_rate": (1e-9, 1e9),
 }
 COMPRESSIONS = ("none", "topk")

@@ -99,6 +99,7 @@ MODES: dict[str, dict[str, Any]] = {
     "all-reduce-dense": {"layout": "ps=0,worker=2", "reduction": "sum", "workload": "dense-ledger", "steps": 20},
     "all-reduce-digits": {"layout": "ps=0,worker=2", **DIGITS},
     "local-steps": {"layout": "all-reduce", "local_steps": 5},
+    "accumulate": {"accumulate": 3},
     "in-graph": {"replication": "in-graph", "steps": 20},
     "in-graph-digits": {"replication": "in-graph", **DIGITS, "steps": 5},
     "model-parallel": {"replication": "model-parallel", **QUADRATIC},

@@ -178,7 +178,10 @@ class Trainer:
         fields["distinct"] = self.distinct
         if self.trains:
             summed = self.sync and self.mean == 1
-            fields |= {**self.training, "rate": self.training["learning_rate"] / (self.workers if summed else 1)}
+            fields |= {
+                **self.training,
+                "rate": self.training["learning_rate"] / (self.layout.per_round if summed else 1),
+            }
         return Workload(**fields)
 
     @property

@@ -46,7 +46,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, ...]]] = {
         CLAIM: ("claims.py",),
     },
     "delay": {
-        OPTION: ("reference_impl/modes/model_parallel.py", "runner/plan.py", "trained.py"),
+        OPTION: ("compatibility.py", "reference_impl/modes/model_parallel.py", "runner/plan.py", "trained.py"),
         "an attribute of a toxic": ("faults/proxy_faults.py",),
     },
     "delivery": {CLAIM: ("claims.py", "checks/asynchronous.py", "checks/convergence.py")},

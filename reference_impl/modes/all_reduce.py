@@ -4,6 +4,8 @@ TensorFlow's MultiWorkerMirroredStrategy does the exchange (ring all-reduce over
 ordinary variable of its process. A step reduces the workers' gradients and every replica applies the result, so all of
 them stay equal, bit by bit, without ever being compared: that is what check S7 looks at.
 
+With ``accumulate`` A a replica adds up A gradients, and the replicas exchange those sums (of a mean, 1/A of them).
+
 With ``local_steps`` H a replica takes H steps with its own gradients alone, then all are averaged: local SGD (Stich
 2019). An exchange comes after steps H-1, 2H-1, ... and after the last one.
 """
@@ -27,9 +29,11 @@ TIMEOUT_S = 60.0
 class Replica:
     """One worker of the ring: its replica, and the training loop. Must be made before any other use of TensorFlow."""
 
-    def __init__(self, probe: Probe, *, workers: int, reduction: str, local_steps: int) -> None:
-        self.probe, self.workers, self.local_steps = probe, workers, local_steps
+    def __init__(self, probe: Probe, *, workers: int, reduction: str, local_steps: int, accumulate: int) -> None:
+        self.probe, self.workers, self.local_steps, self.accumulate = probe, workers, local_steps, accumulate
         self.weight = 1.0 / workers if reduction == "mean" else 1.0
+        self.brings = np.float32(accumulate if reduction == "mean" else 1)  # what is added up is divided by that
+        self.kept = np.zeros(probe.slots, np.float32)  # what this worker will bring to the next round
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=TIMEOUT_S)
         self.strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         with tf.device("/CPU:0"):
@@ -75,7 +79,10 @@ class Replica:
     def step(self, step: int, gradient: Values) -> None:
         """Exchange gradients, or take a local step and, when it is due, average the replicas."""
         if self.local_steps == 1:
-            self.run(self._exchange, gradient)
+            self.kept += gradient
+            if (step + 1) % self.accumulate == 0 or step + 1 == self.probe.steps:
+                self.run(self._exchange, self.kept / self.brings)
+                self.kept[:] = 0
             return
         self._local(tf.constant(gradient))
         if (step + 1) % self.local_steps == 0 or step + 1 == self.probe.steps:

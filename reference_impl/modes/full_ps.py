@@ -47,6 +47,7 @@ class FullConfig(Config):
     optimizer: str = "sgd"
     schedule: str = "constant"
     drop_after: float = 0.0
+    accumulate: int = 1
     gpus: int = 0
     emulated: bool = False
 

@@ -21,6 +21,7 @@ from ..recovery.chief import Chief
 from ..recovery.eviction import Eviction
 from ..recovery.recoverable_ps import serve_recoverable
 from ..recovery.recovering_worker import RecoveringWorker
+from .accumulate import Accumulates
 from .all_reduce import Replica
 from .backup_workers import QuorumWorker
 from .full_ps import FullConfig
@@ -73,7 +74,8 @@ def be(options: Namespace, cluster: Cluster, task: Task) -> Any:
         healthy = InGraph if options.replication == "in-graph" else ModelParallel
         trained = broken(healthy, options.defect)(cluster, probes, config)
     else:
-        trained = broken(QuorumWorker if config.quorum else FullWorker, options.defect)(cluster, probe, config)
+        plain = Accumulates if config.accumulate > 1 else FullWorker
+        trained = broken(QuorumWorker if config.quorum else plain, options.defect)(cluster, probe, config)
     trained.train()
     logging.info("%s trained %d steps; versions %s", task, config.steps, trained.seen)
     return trained
@@ -112,6 +114,7 @@ def _config(options: Namespace, probe: Probe, workers: int) -> FullConfig:
         schedule=options.schedule,
         learning_rate=options.learning_rate,
         drop_after=options.drop_after,
+        accumulate=options.accumulate,
         gpus=options.gpus,
         emulated=bool(options.emulate_gpus),
         decay=DECAY if probe.workload == "decayed-ledger" else 0.0,
@@ -164,7 +167,13 @@ def _be_replica(options: Namespace, workers: int, task: Task) -> Replica:
         raise SystemExit(f"--defect: {options.defect} is of a cluster with ps")
     probe = _probe(str(task), workers, options)
     kind = broken(Replica, options.defect)
-    replica: Replica = kind(probe, workers=workers, reduction=options.reduction, local_steps=options.local_steps)
+    replica: Replica = kind(
+        probe,
+        workers=workers,
+        reduction=options.reduction,
+        local_steps=options.local_steps,
+        accumulate=options.accumulate,
+    )
     replica.train()
     logging.info("%s trained %d steps", task, probe.steps)
     return replica

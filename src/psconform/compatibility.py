@@ -71,7 +71,7 @@ def _rows(names: str, needs: str, *among: Any, why: str = "", of: tuple[Any, ...
 
 ROWS: tuple[Row, ...] = (
     *_rows("reduction", "update", "sync", why="async applies each gradient by itself", of=("sum", "weighted")),
-    *_rows("quorum replication", "update", "sync"),
+    *_rows("quorum replication accumulate", "update", "sync"),
     *_rows("exchange", "update", "sync", why="replicas exchange gradients in rounds"),
     *_rows("staleness rate", "update", "async"),
     *_rows("read_every", "update", "async", why="a sync worker reads each round"),
@@ -81,6 +81,14 @@ ROWS: tuple[Row, ...] = (
     *_rows("local_steps", "reduction", "mean", why="replicas are averaged"),
     *_rows("quorum drop_after", "reduction", "mean", "sum", why="a weighted mean is of all workers"),
     *_rows("workload", "reduction", "mean", "sum", why="an order needs equal weights", of=(DecayedLedger.name,)),
+    *_rows("workload", "accumulate", 1, why="gradients of one round have no order", of=(DecayedLedger.name,)),
+    *_rows("accumulate", "reduction", "mean", "sum", why="weights are of rounds with one gradient of each"),
+    *_rows("accumulate", "quorum", 0),
+    *_rows("accumulate", "local_steps", 1),
+    *_rows("accumulate", "replication", "between-graph"),
+    *_rows("accumulate", "compression", "none"),
+    *_rows("accumulate", "delay", 0),
+    *_rows("batches poison drop_after", "accumulate", 1, why="a round needs the gradients of all"),
     *_rows("emulate_gpus", GPUS, *GIVEN),
     *_rows("replication", "quorum", 0, why="one client has no late workers"),
     *_rows("optimizer schedule drop_after batches", "quorum", 0),
@@ -98,6 +106,7 @@ ROWS: tuple[Row, ...] = (
     *_rows("poison", "compression", "none", why="what is not sent of a NaN is sent later"),
     *_rows("faults checkpoint_every", "replication", "between-graph"),
     *_rows("faults checkpoint_every", "quorum", 0),
+    *_rows("faults checkpoint_every", "accumulate", 1, why="what a worker has added up dies with it"),
     *_rows("faults checkpoint_every", "compression", "none", why="a residual dies with its worker"),
 )
 

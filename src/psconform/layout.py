@@ -15,6 +15,7 @@ from .times import parse_seconds, spell
 MAX_TASKS = 64
 """Upper bound on the tasks of one job: more is almost surely a typing error on one machine."""
 MAX_LOCAL_STEPS = 1000
+MAX_ACCUMULATED = 1000
 MAX_DROP_AFTER_S = 3600
 MAX_GPUS = 16
 
@@ -89,6 +90,7 @@ class Layout:
     ``staleness`` is how many steps a worker may be ahead of another in async; None: as many as it likes.
     ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
     ``local_steps`` is how many steps a replica takes by itself before all are averaged (1: gradients are, each step).
+    ``accumulate`` is how many gradients, of so many steps, each worker brings to a sync round.
     ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
     spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
     ``optimizer`` and ``schedule`` are what an update does with a gradient, and how its learning rate changes; see
@@ -107,6 +109,7 @@ class Layout:
     staleness: int | None = Options.staleness
     rate: str = Options.rate
     local_steps: int = Options.local_steps
+    accumulate: int = Options.accumulate
     replication: str = Options.replication
     optimizer: str = Options.optimizer
     schedule: str = Options.schedule
@@ -128,6 +131,9 @@ class Layout:
         if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
             problem = f"must be between 1 and {MAX_LOCAL_STEPS}"
             raise BadInput("--local-steps", problem, value=self.local_steps)
+        if not 1 <= self.accumulate <= MAX_ACCUMULATED:
+            problem = f"must be between 1 and {MAX_ACCUMULATED}"
+            raise BadInput("--accumulate", problem, value=self.accumulate)
         if self.drop_after and not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
             problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
             raise BadInput("--drop-after", problem, value=f"{self.drop_after:g} s")
@@ -191,7 +197,11 @@ class Layout:
     @property
     def per_round(self) -> int:
         """Gradients in a sync round."""
-        return self.quorum or self.workers
+        return (self.quorum or self.workers) * self.accumulate
+
+    def rounds(self, steps: int) -> int:
+        """How many sync rounds so many steps are; the last one may have fewer gradients."""
+        return -(-steps // self.accumulate)
 
     def gpus_of(self, task: Task) -> tuple[int, ...]:
         """Which of the machine's GPUs are a task's: the first worker's are the first ones."""
@@ -221,6 +231,7 @@ class Layout:
             )
         more = f" {self.quorum} of {self.workers}" if self.quorum else ""
         more += f" of replicas every {self.local_steps} steps" if self.local_steps > 1 else ""
+        more += f", {self.accumulate} gradients of each" if self.accumulate > 1 else ""
         more += f", {self.replication}" if self.replication != "between-graph" else ""
         return f"{self.update} {self.reduction}{more}"
 

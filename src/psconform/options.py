@@ -161,6 +161,13 @@ class Options:
         "H",
         placeholder="local_steps",
     )
+    accumulate: int = option(
+        1,
+        CLUSTER,
+        "Sync only: gradients that each worker adds up for a round. A step makes one.",
+        "A",
+        placeholder="accumulate",
+    )
     replication: str = option(
         "between-graph",
         CLUSTER,

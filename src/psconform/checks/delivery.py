@@ -100,10 +100,9 @@ def _ambiguous(history: History) -> str:
                 f"in rounds of {halves[0]} of {history.layout.workers} workers each gradient shows {times} times: "
                 "their mean, or applied again; claim divisor to tell"
             )
-    times = round(history.scale)
-    summed = (
-        history.layout.update == "sync" and history.claims.reduction == "mean" and times == history.layout.per_round
-    )
+    times, layout = round(history.scale), history.layout
+    sums = {layout.per_round} | ({layout.workers, layout.accumulate} if layout.accumulate > 1 else set())
+    summed = layout.update == "sync" and history.claims.reduction == "mean" and times in sums
     if times < 2 or summed or abs(history.scale - times) > COUNT_TOLERANCE:
         return ""
     return f"every gradient was applied {times} times, or at {times} times its weight: the ledger cannot tell"

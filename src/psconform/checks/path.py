@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..history.columns import FIRST, LOOK
+from ..history.columns import FIRST, LOOK, Bools
 from ..history.model import History, Worker
 from ..models import Batches, Ids, Model, Vector, join
 from ..optimizers import COSINE_PERIOD, HALVE_EVERY, WARM_UP
@@ -53,14 +53,32 @@ class Training:
     @property
     def serial(self) -> str:
         """Serial training, in words."""
-        return f"serial {NAMES[self.rule.optimizer]}{RATES[self.rule.schedule]}"
+        several = self.history.layout.accumulate
+        more = f" with {several} gradients of each worker in a round" if several > 1 else ""
+        return f"serial {NAMES[self.rule.optimizer]}{RATES[self.rule.schedule]}{more}"
 
     def theta(self, worker: Worker, index: int) -> Path:
         """The parameters of one read, float64[size]."""
         return np.asarray(join(list(worker.reads.values[index]), self.model.size), np.float64)
 
+    @cached_property
+    def idle(self) -> Bools:
+        """Steps that change nothing, bool[K]: they were skipped, or do not complete a round."""
+        last = np.arange(1, self.history.steps + 1) % self.history.layout.accumulate == 0
+        last[-1:] = True
+        return np.asarray(self.history.skipped | ~last)
+
     def gradient(self, theta: Vector, step: int) -> Path:
-        """What a round makes of the gradients of a step, float64[size]: in general the mean over the union batch.
+        """What the round that a step completes makes of its gradients, float64[size]: their mean over its steps.
+
+        With fewer of them in the end it is divided as usual.
+        """
+        several = self.history.layout.accumulate
+        found = [self._of_step(theta, each) for each in range(step - step % several, step + 1)]
+        return np.asarray(np.sum(found, axis=0) / several)
+
+    def _of_step(self, theta: Vector, step: int) -> Path:
+        """The mean of the gradients of a step, float64[size]: in general the mean over the union batch.
 
         Of workers that have chosen samples themselves it is the mean of their gradients, each the mean over its
         samples; weighted, if they have said what each counts.
@@ -116,9 +134,15 @@ def training_of(history: History) -> Training:
 def serial_path(run: Training, start: Path, steps: int) -> Path:
     """Parameters of serial training before each step and after the last, float64[steps + 1, size]."""
     delay = run.history.workload.delay
-    skipped = frozenset(np.flatnonzero(run.history.skipped).tolist())
+    idle = frozenset(np.flatnonzero(run.idle).tolist())
     return serial_training(
-        run.model, run.gradient, start=start, steps=steps, rule=run.rule, delay=delay, skipped=skipped
+        run.model,
+        run.gradient,
+        start=start,
+        steps=steps,
+        rule=run.rule,
+        delay=delay,
+        skipped=idle,
     )
 
 
@@ -147,12 +171,16 @@ def by_round(run: Training, worker: Worker) -> dict[int, Path]:
 
 
 def rounds_of(run: Training, worker: Worker) -> Iterator[tuple[int, int]]:
-    """Reads with values and their rounds, in the order of the record."""
-    reads, steps = worker.reads, run.history.steps
+    """Reads with values and their rounds, in the order of the record.
+
+    None after a last round with fewer gradients (``--accumulate``), which may be divided by either number.
+    """
+    reads, steps, several = worker.reads, run.history.steps, run.history.layout.accumulate
     for index in sorted(reads.values):
         step = int(reads.step[index])
         once_more = reads.use[index] != FIRST and reads.epoch[index] == reads.epoch[max(index - 1, 0)]
         none = once_more or reads.use[index] == LOOK
+        none |= bool(reads.final[index]) and steps % several > 0
         if (step < steps or reads.final[index]) and not none:  # of a step that is sent again, the first one counts
             yield index, steps if reads.final[index] else step
 
@@ -186,7 +214,7 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
     round whoever was killed meanwhile. Moments are those of the gradients where the worker stood; where it has not read
     the round before they are not known, and with them nothing after it is judged.
     """
-    rule, delay, skipped = run.rule, run.history.workload.delay, run.history.skipped
+    rule, delay, idle = run.rule, run.history.workload.delay, run.idle
     thetas: dict[int, Path] = {}
     moments = {0: rule.begin(run.model.size)}
     expected: dict[int, tuple[Path, Path, Path]] = {}  # by round: what it should be, and of what gradient it is made
@@ -204,8 +232,8 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
         else:
             if step not in expected:
                 gradient = run.gradient(late, step - 1)
-                change, moments[step] = rule.update(kept, gradient, step - 1 - int(skipped[: step - 1].sum()))
-                if skipped[step - 1]:
+                change, moments[step] = rule.update(kept, gradient, step - 1 - int(idle[: step - 1].sum()))
+                if idle[step - 1]:
                     change, moments[step] = np.zeros_like(change), kept
                 expected[step] = before - change, gradient, late
             off, allowed = relative(theta - expected[step][0], before), STEP_ERROR

@@ -131,9 +131,10 @@ def monotonic_reads(history: History) -> Verdict:
     """A7: monotonic reads, read-my-writes, and each worker's updates in its own order.
 
     Monotonic: what a worker has seen applied, it sees applied from then on. Read-my-writes: an acknowledged gradient
-    is in the worker's next read. Order: nobody sees a later gradient of a worker before an earlier one of the same
-    worker that arrives in the end; one that is sent again counts from there. A gradient that never arrives is lost
-    (R1, A5), not late. Versions, where reported, do not go down either, nor below that of an acknowledgement.
+    is in the worker's next read (where a worker brings several to a round, S1 judges that). Order: nobody sees a later
+    gradient of a worker before an earlier one of the same worker that arrives in the end; one that is sent again counts
+    from there. A gradient that never arrives is lost (R1, A5), not late. Versions, where reported, do not go down
+    either, nor below that of an acknowledgement.
 
     A rollback takes back what was applied: reads are compared with what came before in the same cluster epoch. Of a
     gradient that was sent more than once, or not answered, nobody knows when it arrived.
@@ -202,7 +203,7 @@ def _vanished(reads: Reads, index: int, gone: Odd) -> list[tuple[int, int, int]]
 def _own_writes(history: History, worker: Worker) -> Iterator[Seen]:
     """It lacks a gradient of the worker's own that was acknowledged before."""
     reads, odd, mine = worker.reads, worker.reads.odd, worker.index
-    if not history.finals or not len(worker.acked):
+    if not history.finals or not len(worker.acked) or history.layout.accumulate > 1:
         return
     found: dict[tuple[int, int], int] = {}
     rows = odd.take(odd.zero & (odd.peer == mine))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..history.model import FAILED, NEVER, History, Worker
 from ..history.records import State
 from ..history.rollbacks import Rollback
@@ -149,8 +151,11 @@ def _explains(run: Training, found: Resumed, *, moments: bool, counter: bool) ->
     for step in range(begun, last.step):
         if state is None or step not in thetas or step + 1 not in thetas:
             return False
-        number = step - begun if counter else step
-        change, state = run.rule.update(state, run.gradient(thetas[step], step), number)
+        number = int((~run.idle[begun if counter else 0 : step]).sum())
+        change, after = run.rule.update(state, run.gradient(thetas[step], step), number)
+        if run.idle[step]:
+            change, after = np.zeros_like(change), state
+        state = after
         off = relative(thetas[step + 1] - (thetas[step] - change), thetas[step])
         if off > max(last.allowed, EXPLAINED * last.off):
             return False

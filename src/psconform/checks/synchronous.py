@@ -75,10 +75,11 @@ def barrier(history: History) -> Verdict:
                 f"{worker} pushed step {step} without a read of it (probe.read), so what it had seen is not known"
             )
     read = counted(sum(len(w.reads) for w in history.workers), "read")
-    if not (skipped := int(history.skipped.sum())):
+    skipped, rounds = (history.layout.rounds(steps) for steps in (int(history.skipped.sum()), history.steps))
+    if not skipped:
         return valid(read)
-    said = f"{skipped} of {counted(history.steps, 'round')} skipped: refused to every worker"
-    if skipped > MOST_SKIPPED * history.steps and history.claims.skips != "any":
+    said = f"{skipped} of {counted(rounds, 'round')} skipped: refused to every worker"
+    if skipped > MOST_SKIPPED * rounds and history.claims.skips != "any":
         return unknown(f'{said}; claim skips = "any" if that is meant')
     return valid(f"{read}, {said}", skipped=skipped)
 
@@ -86,18 +87,20 @@ def barrier(history: History) -> Verdict:
 def rounds_due(history: History, worker: Worker) -> Ints:
     """How many rounds each read must show, int64[R]; NOT_DUE: it says nothing of rounds.
 
-    Read for step s: s. After the last step, while others still train: nothing, nobody was released. Nor before a step
-    is sent again, if that is the gradient of before, or that one shows everywhere: then no other is taken. Final: see
-    ``History.rounds``. Where R gradients complete a round, steps do not tell.
+    Read for step s: s, or the first step of its round, if several make one. After the last step, while others still
+    train: nothing, nobody was released. Nor before a step is sent again, if that is the gradient of before, or that one
+    shows everywhere: then no other is taken. Final: see ``History.rounds``. Where R gradients complete a round, steps
+    do not tell.
     """
     reads = worker.reads
     if history.layout.quorum:
         return np.full(len(reads), NOT_DUE)
+    step = reads.step - reads.step % history.layout.accumulate
     whole = reads.clock[:, :, worker.index].min(axis=1, initial=NEVER) > reads.step
     own_in = (reads.use == ANEW) & whole  # what the life before had sent has made its round
     unused = (reads.use >= UNUSED) | (own_in & (history.layout.drop_after > 0))  # others may have gone on since
-    due = np.where((reads.step == history.steps) | unused, NOT_DUE, reads.step)
-    due += own_in & ~unused
+    due = np.where((reads.step == history.steps) | unused, NOT_DUE, step)
+    due += (own_in & ~unused) * history.layout.accumulate
     if history.rounds is None:
         due[reads.final] = NOT_DUE
     else:
@@ -212,11 +215,8 @@ def one_contributor_set(history: History) -> Verdict:
         line = f"{where}{group.gradients}, {group.are} in {group.said[0]} and not in {group.where}{group.number}"
         lines.append(f"{line} (final reads of {readers})")
     lines += at_most(_refused_to_some(history))
-    return (
-        violated(lines)
-        if lines
-        else valid(f"{counted(history.variables, 'variable')}, {counted(history.steps, 'round')}")
-    )
+    rounds = history.layout.rounds(history.steps)
+    return violated(lines) if lines else valid(f"{counted(history.variables, 'variable')}, {counted(rounds, 'round')}")
 
 
 def _refused_to_some(history: History) -> Iterator[str]:
@@ -299,7 +299,8 @@ def _count_rounds(history: History) -> bool:
     told = False
     for worker in history.workers:
         if worker.reads.versions is not None:
-            steps, versions = np.diff(worker.reads.step), np.diff(worker.reads.versions.max(axis=1, initial=0))
+            steps = np.diff(worker.reads.step // history.layout.accumulate)
+            versions = np.diff(worker.reads.versions.max(axis=1, initial=0))
             if (versions == steps)[steps > 0].any():
                 return True
             told = told or bool((steps > 0).any())
@@ -310,7 +311,9 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
     reads = worker.reads
     rounds = reads.clock.max(axis=(1, 2), initial=0)
     released, skipped = np.flatnonzero(due != NOT_DUE), history.skipped
+    several = history.layout.accumulate
     steps, seen = np.diff(due[released]), np.diff(rounds[released])
+    versions = np.diff(-(-due[released] // several))
     same = np.diff(reads.epoch[released]) == 0  # a rollback takes rounds back
     named = _named_rounds(reads) if counters else None
     made = np.where(skipped, 0, np.arange(1, history.steps + 1))
@@ -319,22 +322,23 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
     off = (seen != np.diff(made)) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
     told = np.zeros(len(steps), np.bool_)
     if named is not None:  # what is skipped may count, or not
-        number = np.concatenate([[0], np.cumsum(skipped)])
-        least = steps - np.diff(number[due[released]])
-        most = steps + (number[-1] - number[due[released][1:]]) * reads.final[released][1:]
+        number = np.concatenate([[0], np.cumsum(skipped)]) // several
+        least = versions - np.diff(number[due[released]])
+        most = versions + (number[-1] - number[due[released][1:]]) * reads.final[released][1:]
         told = (np.diff(named[released]) < least) | (np.diff(named[released]) > most)
     for at in np.flatnonzero((off | told) & same).tolist():
         before, index = int(released[at]), int(released[at + 1])
         where = history.where(worker, index)
         if told[at] and named is not None:
-            expected = named[before] + steps[at]
+            expected = named[before] + versions[at]
             since = f"its read of version {named[before]}, at step {due[before]}"
             yield index, (worker.index, "version"), f"{where} came after {since}: version {expected} was due"
         else:
             yield (
                 index,
                 (worker.index, "rounds"),
-                f"{where} shows {counted(int(rounds[index]), 'round')}, and its read before {rounds[before]}: "
+                f"{where} shows {counted(int(rounds[index]), 'round' if several == 1 else 'gradient')}"
+                f"{' of a worker' if several > 1 else ''}, and its read before {rounds[before]}: "
                 f"{rounds[before] + steps[at]} were due",
             )
 
@@ -349,7 +353,7 @@ REDUCED = {"mean": "mean", "sum": "sum", "weighted": "weighted mean"}
 @check("S5", "reduction", dimension="reduction", updates=SYNC)
 def reduction(history: History) -> Verdict:
     """S5: mean or sum as declared: every gradient of a round has the declared weight, 1/N or 1 (1/R where R gradients
-    complete a round).
+    complete a round, 1/(N A) where each worker brings A; a last round with fewer may be divided by what it has).
 
     Weighted: the share of its weight (``probe.push(step, weight=n)``) in those of its round; the rest of this is in
     such shares. A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no
@@ -373,6 +377,7 @@ def reduction(history: History) -> Verdict:
     if history.unweighted:
         return violated([all_alike(history)])
     number, lines = history.layout.per_round, list(at_most(_divided(history)))
+    of = "workers" if history.layout.accumulate == 1 else "gradients"
     in_rows = off_sum(history, lambda worker, shown: _gradients_due(history, worker, shown))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
     if not whole.any() and not lines:
@@ -382,11 +387,12 @@ def reduction(history: History) -> Verdict:
     if shared and history.scale != 1.0:
         lines.append(
             f"every gradient was applied {history.scale:.4g} times the declared "
-            f"{REDUCED[history.layout.reduction]} over {number} workers"
+            f"{REDUCED[history.layout.reduction]} over {number} {of}"
             + ("" if are_row_means(history, in_rows) else _guess(history))
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
+    short[history.steps - history.steps % history.layout.accumulate :] = True  # a last round with fewer gradients
     if weighted:  # shares are of the gradients that are in a round, so a missing worker does not matter
         short = np.asarray((history.outcomes == FAILED).any(axis=0))
         short[[poison.step for poison in history.poisons]] = True
@@ -510,7 +516,8 @@ def waits_for_slowest(history: History) -> Verdict:
     found: list[Seen] = []
     for worker in history.workers:
         reads = worker.reads
-        released = np.flatnonzero((reads.step > 0) & (reads.step < history.steps))
+        begins = reads.step % history.layout.accumulate == 0
+        released = np.flatnonzero((reads.step > 0) & (reads.step < history.steps) & begins)
         before = last[reads.step[released] - 1]
         for index in released[(before != NEVER) & (reads.at[released] < before)][:MOST].tolist():
             step = int(reads.step[index]) - 1
@@ -520,7 +527,7 @@ def waits_for_slowest(history: History) -> Verdict:
             found.append((index, (worker.index, slowest), f"{history.where(worker, index)} read {line}"))
     if found:
         return violated(alike(found))
-    times, slowest_ms = _rounds(sent)
+    times, slowest_ms = _rounds(sent[:, history.layout.accumulate - 1 :: history.layout.accumulate])
     if not len(times):
         return valid("one round")
     stats = {"round_ms": round(float(np.median(times)), 3), "spread_ms": round(float(np.median(slowest_ms)), 3)}

@@ -468,9 +468,10 @@ class History:
 
     @cached_property
     def released(self) -> int:
-        """The last step for which a worker read before all were done."""
+        """The last step, first of its round, for which a worker read before all were done."""
         steps = [worker.reads.step[worker.reads.step < self.steps] for worker in self.workers]
-        return max((int(read.max()) for read in steps if read.size), default=0)
+        last = max((int(read.max()) for read in steps if read.size), default=0)
+        return last - last % self.layout.accumulate
 
     @cached_property
     def rounds(self) -> tuple[int, int] | None:
@@ -484,6 +485,7 @@ class History:
         rounds = int(np.argmin(pushed)) if not pushed.all() else pushed.size
         if rounds < pushed.size and not self.whole:
             return None  # a push may be missing from the record
+        rounds -= rounds % self.layout.accumulate if rounds < pushed.size else 0
         sure = (self.accepted | none_due)[:, self.released : self.released + rounds].all(axis=0)
         least = int(np.flatnonzero(sure)[-1]) + 1 if sure.any() else 0
         return self.released + least, self.released + rounds

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.path import training_of
+from ..checks.path import serial_path, training_of
 from ..history.columns import OK, Bools, Floats, Ints, Pushes
 from ..history.model import History
 from ..models import Classifier, join
 from ..trained import batches_of, model_of
-from ..workloads.serial import Rule, serial_training, union_gradient
+from ..workloads.serial import serial_training, union_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +136,17 @@ def curves_of(history: History) -> Curves | None:
     model, data, layout = model_of(history.spec), history.data, history.layout
     steps = history.steps
     sync = layout.update == "sync"
-    alone = {**history.spec, "workers": 1}
-    path = serial_training(
-        model,
-        training_of(history).gradient if sync else union_gradient(model, data, batches_of(alone, data)),
-        start=model.initial(history.workload.seed),
-        steps=steps if sync else steps * layout.workers,
-        rule=Rule(learning_rate=history.workload.learning_rate, optimizer=layout.optimizer, schedule=layout.schedule),
-    )[:: 1 if sync else layout.workers]
+    run, alone = training_of(history), {**history.spec, "workers": 1}
+    if sync:
+        path = serial_path(run, run.start, steps)
+    else:
+        path = serial_training(
+            model,
+            union_gradient(model, data, batches_of(alone, data)),
+            start=run.start,
+            steps=steps * layout.workers,
+            rule=run.rule,
+        )[:: layout.workers]
     x, y = (None, None) if data is None else (data.train_x, data.train_y)
     thetas = {"serial": dict(enumerate(path))}
     for worker in history.workers:

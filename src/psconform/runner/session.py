@@ -175,6 +175,7 @@ class Session:
             workers=workers,
             quorum=min(plan.layout.quorum, 1) * workers,
             local_steps=1,
+            accumulate=1,
             drop_after=0.0,
             replication="between-graph",
             optimizer="sgd",
