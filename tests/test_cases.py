@@ -61,6 +61,29 @@ def test_a_worker_without_data_leaves_one_divisor_behind(judge, seed, workers, m
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("bug", "workload", "names", "line"),
+    [
+        ("", "ledger", (), ""),
+        ("", "dense-ledger", (), ""),
+        ("", "digits", (), ""),
+        ("no-division", "ledger", ("S5",), "applied 3 times the declared mean over 6 gradients"),
+        ("no-division", "digits", ("C1",), ""),
+        ("no-zero-grad", "ledger", ("S1", "R1", "R2"), ""),
+        ("drop-rest", "ledger", ("S1", "R1"), ""),
+        ("sync-each", "ledger", ("S1", "R1"), ""),
+    ],
+)
+def test_gradients_of_several_steps_are_added_up(judge, seed, bug, workload, names, line, monkeypatch):
+    """Gradient accumulation; 20 steps leave two for the last round."""
+    monkeypatch.setenv("BUG", bug)
+    target = CASES / "grad-accumulation" / "target.toml"
+    run = judge(target, layout="ps=2,worker=2", steps=20, accumulate=3, seed=seed, workload=workload)
+    assert run.violated == names, run.explain()
+    assert line in run.explain()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_constant_factor_is_seen_where_the_learning_rate_is_declared(judge, seed, monkeypatch):
     """Of gradient accumulation (huggingface/transformers#34191), and of the world size."""
     target = CASES / "loss-scale-factor" / "target.toml"
