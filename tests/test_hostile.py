@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from psconform.api import judge
+from psconform.errors import BadInput
 from psconform.plugin import REQUIRE_ALL
 
 from .hostile import MODES, measured
@@ -68,3 +71,14 @@ def test_a_full_disk_leaves_a_run_folder_that_says_so(tmp_path):
     assert "the run cannot be recorded (No space left on device)" in check
     assert "unknown for that reason: S1, S3, S4, S5, S6, A6, A7, I1, I2, R1, R2, L0, C3" in check
     assert done.stdout.endswith("exit code 2\n")
+
+
+def test_a_task_of_a_folder_that_is_gone_is_not_blamed(tmp_path):
+    """It goes when all tasks have ended, so that none of them is seen to have recorded anything."""
+
+    def goes(progress):
+        if not progress.what and {progress.tasks.get(name) for name in ("worker:0", "worker:1")} == {"ended"}:
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    with pytest.raises(BadInput, match=r"the run cannot be recorded \(No such file or directory: "):
+        judge(SOCKETS, layout="ps=1,worker=2", steps=6, out=tmp_path / "run", notify=goes)

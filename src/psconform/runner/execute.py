@@ -97,13 +97,14 @@ def execute(
     ``server`` is for plans with faults of the network.
 
     Raises:
-        BadInput: the folder is taken.
+        BadInput: the folder is taken, or the run could not be recorded there.
         PsconformError: a task cannot be started; the run folder says so too.
     """
     folder = new_folder(plan.out)
     manifest = new_manifest(folder, plan)
     run = _Execution(plan, launcher, folder, manifest, notify, server)
     unwritten: OSError | None = None
+    failure: PsconformError | None = None
     try:
         if SAMPLES in plan.workload.shows:
             write_data(folder)
@@ -116,7 +117,7 @@ def execute(
     except PsconformError as error:
         manifest.status = "failed"
         manifest.reasons.append(Problem(str(error)))
-        raise
+        failure = error
     except OSError as error:
         unwritten = error
     finally:
@@ -125,8 +126,10 @@ def execute(
         if manifest.status == "running" or unwritten is not None:
             manifest.status = "failed"
         unwritten = _stored(manifest, folder, unwritten)
-    if unwritten is not None:
-        raise BadInput(str(folder), _unrecorded(unwritten))
+    if unwritten is not None:  # a task of which nothing is found may have recorded much
+        raise BadInput(str(folder), _unrecorded(unwritten)) from failure
+    if failure is not None:
+        raise failure
     return manifest
 
 
