@@ -100,6 +100,128 @@ class DoesNotWait(Accumulates):
         return super().waits_for(worker, step) if step == self.steps else 0
 
 
+class DividesByThose(Accumulates):
+    """The last round, with fewer gradients, is their mean."""
+
+    def weight(self, worker, step, variable, attempt):
+        rest = self.steps % self.layout.accumulate
+        return self.layout.accumulate / rest if step >= self.steps - rest else 1.0
+
+
+class AsksAgain(Accumulates):
+    """The last answer of a worker is lost; it reads, and sends its gradient again, which is then ignored."""
+
+    def attempts(self, worker, step):
+        return 2 if (worker, step) == (1, self.steps - 1) else 1
+
+    def outcome(self, worker, step, attempt):
+        return "ok" if attempt == self.attempts(worker, step) - 1 else None
+
+    def push(self, worker, step, gradient, attempt):
+        if attempt:
+            yield False
+            return list(self.version)
+        versions = yield from super().push(worker, step, gradient, attempt)
+        if self.attempts(worker, step) > 1:
+            while min(self.version) < self.layout.rounds(step + 1):
+                yield True
+            values, versions = yield from self._pull()
+            self.probes[worker].read(values, versions, step=step, shards=self.placed)
+        return versions
+
+
+class CountsSteps(Accumulates):
+    """Its version is its step."""
+
+    def view(self, worker, step, values, versions):
+        return values, [step] * len(versions)
+
+    def told(self, worker, step, versions):
+        return [step + 1] * len(versions)
+
+
+class CountsGradients(Accumulates):
+    """Its version is the number of gradients."""
+
+    def view(self, worker, step, values, versions):
+        return values, [min(v * self.layout.per_round, self.workers * self.steps) for v in versions]
+
+    def told(self, worker, step, versions):
+        return self.view(worker, step, None, versions)[1]
+
+
+class DropsRestAndCounts(DropsRest):
+    """A last round that is dropped has a version, too."""
+
+    def view(self, worker, step, values, versions):
+        rest = step == self.steps and self.steps % self.layout.accumulate > 0
+        return values, [version + rest for version in versions]
+
+
+class Overflows(Accumulates):
+    """Each fifth round is skipped, as is known when it is complete (torch.amp.GradScaler)."""
+
+    def over(self, step):
+        return step // self.layout.accumulate % 5 == 4
+
+    def weight(self, worker, step, variable, attempt):
+        return 0.0 if self.over(step) else 1.0
+
+    def outcome(self, worker, step, attempt):
+        return "failed" if self.over(step) and self.closes(worker, step) else "ok"
+
+
+class LeavesOneOut(Accumulates):
+    """One gradient of all workers is left out, and the round made of the others."""
+
+    def sent(self, worker, step, gradient):
+        return gradient * 0 if step == 4 else gradient
+
+    def outcome(self, worker, step, attempt):
+        return "failed" if step == 4 else "ok"
+
+
+class WrongInTheEnd(Accumulates):
+    """The last round, with fewer gradients, has other weights."""
+
+    wrong = 7.3
+
+    def weight(self, worker, step, variable, attempt):
+        last = step >= self.steps - self.steps % self.layout.accumulate
+        return self.wrong if last and self.is_wrong(worker, variable) else 1.0
+
+    def is_wrong(self, worker, variable):
+        return True
+
+
+class OneWrongInTheEnd(WrongInTheEnd):
+    """That of one worker."""
+
+    wrong = 0.37
+
+    def is_wrong(self, worker, variable):
+        return worker == 1
+
+
+class OneShardWrongInTheEnd(WrongInTheEnd):
+    """On one shard."""
+
+    wrong = 1.5
+
+    def is_wrong(self, worker, variable):
+        return variable == 1
+
+
+class ReadsAtStarts(Accumulates):
+    """A worker reads once for a round, and loses a gradient in some."""
+
+    def reads(self, worker, step):
+        return int(step % self.layout.accumulate == 0)
+
+    def sent(self, worker, step, gradient):
+        return gradient * 0 if worker == 1 and step in (4, 10) else gradient
+
+
 SHAPES = [{}, {"workers": 3, "shards": (0, 1)}, {"reduction": "sum"}, {"accumulate": 4, "workers": 1}]
 EVERYWHERE = {"S1", "S3", "S4", "S6", "A7"}
 
@@ -114,6 +236,57 @@ def test_a_healthy_trainer_is_valid(workload, shape, steps, seed, tmp_path):
     assert not run.names("unknown"), explain(run)
     judged = {"ledger": EVERYWHERE | {"S5", "R1", "R2"}, "dense-ledger": EVERYWHERE | {"C4"}}
     assert judged.get(workload, {"C1"}) <= {*run.names("valid")}, explain(run)
+
+
+@pytest.mark.parametrize("workload", ["ledger", "dense-ledger", "digits", "quadratic"])
+@pytest.mark.parametrize(("several", "steps"), first([(3, 13), (20, 12), (4, 15), (2, 3)], 2))
+def test_the_last_round_may_be_the_mean_of_those_that_it_has(several, steps, workload, tmp_path):
+    options = {"accumulate": several, "steps": steps, "workload": workload, "shards": (0, 1)}
+    run = DividesByThose(**options).judge(tmp_path / "run")
+    assert not run.names("violated"), explain(run)
+    assert not run.names("unknown"), explain(run)
+
+
+@pytest.mark.parametrize(("several", "steps"), first([(3, 14), (20, 14), (4, 13), (2, 13), (3, 12)], 2))
+@pytest.mark.parametrize(
+    ("kind", "workload"),
+    [
+        *((kind, "ledger") for kind in (AsksAgain, CountsSteps, CountsGradients, Overflows, LeavesOneOut)),
+        (AsksAgain, "digits"),
+        (Overflows, "digits"),
+        (LeavesOneOut, "digits"),
+    ],
+)
+def test_another_healthy_trainer_is_valid(kind, workload, several, steps, tmp_path):
+    more = 16 if kind is Overflows else 0
+    run = kind(accumulate=several, steps=steps + more, workload=workload, shards=(0, 1)).judge(tmp_path / "run")
+    assert not run.names("violated"), explain(run)
+    assert not run.names("unknown"), explain(run)
+
+
+@pytest.mark.parametrize(("several", "steps"), [(3, 14), (4, 13), (7, 20), (3, 8)])
+def test_a_last_round_that_is_dropped_may_have_a_version(several, steps, tmp_path):
+    for kind in (DropsRest, DropsRestAndCounts):
+        run = kind(accumulate=several, steps=steps, shards=(0, 1)).judge(tmp_path / kind.__name__)
+        assert not run.names("violated"), explain(run)
+        assert not run.names("unknown"), explain(run)
+
+
+@pytest.mark.parametrize(("several", "steps"), [(3, 14), (20, 14)])
+@pytest.mark.parametrize("kind", [WrongInTheEnd, OneWrongInTheEnd, OneShardWrongInTheEnd])
+def test_wrong_weights_of_the_last_round_are_found(kind, several, steps, tmp_path):
+    for workload, guarantee in (("ledger", "S5"), ("dense-ledger", "C4"), ("digits", "C1"), ("quadratic", "C1")):
+        run = kind(accumulate=several, steps=steps, workload=workload, shards=(0, 1)).judge(tmp_path / workload)
+        if (workload, several, kind) != ("dense-ledger", 20, WrongInTheEnd):  # a factor that all share is S5's
+            assert guarantee in run.names("violated"), explain(run)
+
+
+@pytest.mark.parametrize("workload", ["digits", "quadratic"])
+def test_where_no_step_can_be_judged_that_is_said(workload, tmp_path):
+    options = {"workload": workload, "steps": 15, "training": {"learning_rate": 20.0}}
+    run = ReadsAtStarts(**options).judge(tmp_path / "run")
+    assert "C1" in run.names("unknown"), explain(run)
+    assert "training is unstable, so single steps are judged" in explain(run)
 
 
 @pytest.mark.parametrize("versions", [True, False])

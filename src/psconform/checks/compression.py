@@ -213,7 +213,13 @@ def _changes(history: History, values: Values) -> Changes:
     sizes = history.workload.sizes(len(values))[:, None, None, None]
     sent = np.array([_ledger(history).magnitudes(step) for step in range(history.steps)])
     arrived = _entries(history, values) / (-weight * history.shares[..., None]) * sizes + 0.0  # 0, not -0
-    return Changes(np.broadcast_to(sent * sizes, arrived.shape), arrived, weight)
+    changes = Changes(np.broadcast_to(sent * sizes, arrived.shape), arrived, weight)
+    rest, several = history.steps % history.layout.accumulate, history.layout.accumulate
+    if rest and history.layout.reduction == "mean":  # a last round with fewer may be their mean
+        mean = Changes(changes.sent[:, :, -rest:], arrived[:, :, -rest:] * rest / several, weight)
+        if (mean.kind == UNCHANGED).all():
+            arrived[:, :, -rest:] = mean.arrived
+    return changes
 
 
 def _allowed(history: History, kind: Ints) -> Ints:

@@ -63,19 +63,21 @@ class Training:
 
     @cached_property
     def idle(self) -> Bools:
-        """Steps that change nothing, bool[K]: they were skipped, or do not complete a round."""
-        last = np.arange(1, self.history.steps + 1) % self.history.layout.accumulate == 0
-        last[-1:] = True
-        return np.asarray(self.history.skipped | ~last)
+        """Steps that change nothing, bool[K]: their round was skipped, or they do not complete it."""
+        history, several, step = self.history, self.history.layout.accumulate, np.arange(self.history.steps)
+        refused = np.logical_and.reduceat(history.skipped, step[::several])
+        completes = (step % several == several - 1) | (step == history.steps - 1)
+        return np.asarray(~completes | refused[step // several])
 
     def gradient(self, theta: Vector, step: int) -> Path:
         """What the round that a step completes makes of its gradients, float64[size]: their mean over its steps.
 
-        With fewer of them in the end it is divided as usual.
+        With fewer of them, in the end or because some were refused, it is divided as usual.
         """
-        several = self.history.layout.accumulate
-        found = [self._of_step(theta, each) for each in range(step - step % several, step + 1)]
-        return np.asarray(np.sum(found, axis=0) / several)
+        several, skipped = self.history.layout.accumulate, self.history.skipped
+        steps = range(step - step % several, step + 1)
+        taken = [each for each in steps if not skipped[each]] or steps
+        return np.asarray(np.sum([self._of_step(theta, each) for each in taken], axis=0) / several)
 
     def _of_step(self, theta: Vector, step: int) -> Path:
         """The mean of the gradients of a step, float64[size]: in general the mean over the union batch.
@@ -171,16 +173,12 @@ def by_round(run: Training, worker: Worker) -> dict[int, Path]:
 
 
 def rounds_of(run: Training, worker: Worker) -> Iterator[tuple[int, int]]:
-    """Reads with values and their rounds, in the order of the record.
-
-    None after a last round with fewer gradients (``--accumulate``), which may be divided by either number.
-    """
-    reads, steps, several = worker.reads, run.history.steps, run.history.layout.accumulate
+    """Reads with values and their rounds, in the order of the record."""
+    reads, steps = worker.reads, run.history.steps
     for index in sorted(reads.values):
         step = int(reads.step[index])
         once_more = reads.use[index] != FIRST and reads.epoch[index] == reads.epoch[max(index - 1, 0)]
         none = once_more or reads.use[index] == LOOK
-        none |= bool(reads.final[index]) and steps % several > 0
         if (step < steps or reads.final[index]) and not none:  # of a step that is sent again, the first one counts
             yield index, steps if reads.final[index] else step
 
@@ -211,10 +209,12 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
     """Every read of a worker, judged by one serial step from the last read of the round before.
 
     What was read in an earlier epoch counts, too: where a rollback takes nothing back for good, a round is the same
-    round whoever was killed meanwhile. Moments are those of the gradients where the worker stood; where it has not read
+    round whoever was killed meanwhile. A last round with fewer gradients (``--accumulate``) may be divided by their
+    number, or by that of all. Moments are those of the gradients where the worker stood; where it has not read
     the round before they are not known, and with them nothing after it is judged.
     """
-    rule, delay, idle = run.rule, run.history.workload.delay, run.idle
+    rule, delay, idle, steps = run.rule, run.history.workload.delay, run.idle, run.history.steps
+    fewer = (steps % run.history.layout.accumulate) / run.history.layout.accumulate
     thetas: dict[int, Path] = {}
     moments = {0: rule.begin(run.model.size)}
     expected: dict[int, tuple[Path, Path, Path]] = {}  # by round: what it should be, and of what gradient it is made
@@ -237,6 +237,9 @@ def steps_of(run: Training, worker: Worker) -> Iterator[Step]:
                     change, moments[step] = np.zeros_like(change), kept
                 expected[step] = before - change, gradient, late
             off, allowed = relative(theta - expected[step][0], before), STEP_ERROR
+            if fewer and step == steps and not idle[step - 1]:
+                change, _ = rule.update(kept, expected[step][1] / fewer, step - 1 - int(idle[: step - 1].sum()))
+                off = min(off, relative(theta - (before - change), before))
             if off > STEP_ERROR:
                 allowed += GRADIENT_ERRORS * _noise(run, expected[step][1], late, kept, step - 1) / _norm(before)
             yield Step(index, step, theta, off, allowed, moments[step])

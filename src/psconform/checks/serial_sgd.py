@@ -61,9 +61,14 @@ def follows_serial(history: History) -> Verdict:
     stable = is_stable(run, path)
     largest = local = 0.0
     lines: list[str] = []
+    either = rounds % history.layout.accumulate > 0  # the last round, with fewer gradients, has two paths
+    judged = False
     for worker in history.workers:
+        read = -1
         for found in steps_of(run, worker):
             step, off = found.step, relative(found.theta - path[found.step], path[found.step])
+            judged, read = judged or 0 <= read == step - 1, step
+            off = 0.0 if either and step == rounds else off
             if step:
                 largest, local = max(largest, off), max(local, found.off)
             if step and found.wrong:
@@ -78,11 +83,16 @@ def follows_serial(history: History) -> Verdict:
         return violated(lines, largest_deviation=largest)
     if not any(worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
+    problem = ""
     if (share := largest_share(path, history.layout.workers)) <= STEP_ERROR:
         problem = (
-            f"one gradient moves the parameters by {share:.1g} of their norm at most, rounding by {STEP_ERROR:.0g}"
+            f"one gradient moves the parameters by {share:.1g} of their norm at most, rounding by {STEP_ERROR:.0g}, "
         )
-        return unknown(f"{problem}, so none would be missed: the learning rate is too small")
+        problem += "so none would be missed: the learning rate is too small"
+    elif not stable and not judged:
+        problem = "training is unstable, so single steps are judged, and no worker read both before and after one"
+    if problem:
+        return unknown(problem)
     said = (
         f"largest deviation from {run.serial} {largest:.2g}" if stable else "training is unstable, so the path drifts"
     )

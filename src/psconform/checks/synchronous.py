@@ -75,11 +75,12 @@ def barrier(history: History) -> Verdict:
                 f"{worker} pushed step {step} without a read of it (probe.read), so what it had seen is not known"
             )
     read = counted(sum(len(w.reads) for w in history.workers), "read")
-    skipped, rounds = (history.layout.rounds(steps) for steps in (int(history.skipped.sum()), history.steps))
-    if not skipped:
+    several = history.layout.accumulate
+    whole = history.steps - history.steps % several  # a last round with fewer may be dropped
+    if not (skipped := int(history.skipped[:whole].sum())):
         return valid(read)
-    said = f"{skipped} of {counted(rounds, 'round')} skipped: refused to every worker"
-    if skipped > MOST_SKIPPED * rounds and history.claims.skips != "any":
+    said = f"{skipped} of {counted(whole, 'round' if several == 1 else 'step')} skipped: refused to every worker"
+    if skipped > MOST_SKIPPED * whole and history.claims.skips != "any":
         return unknown(f'{said}; claim skips = "any" if that is meant')
     return valid(f"{read}, {said}", skipped=skipped)
 
@@ -101,6 +102,7 @@ def rounds_due(history: History, worker: Worker) -> Ints:
     unused = (reads.use >= UNUSED) | (own_in & (history.layout.drop_after > 0))  # others may have gone on since
     due = np.where((reads.step == history.steps) | unused, NOT_DUE, step)
     due += (own_in & ~unused) * history.layout.accumulate
+    due = np.minimum(due, history.steps)  # the last round may have fewer
     if history.rounds is None:
         due[reads.final] = NOT_DUE
     else:
@@ -298,9 +300,12 @@ def _count_rounds(history: History) -> bool:
         return False
     told = False
     for worker in history.workers:
-        if worker.reads.versions is not None:
-            steps = np.diff(worker.reads.step // history.layout.accumulate)
-            versions = np.diff(worker.reads.versions.max(axis=1, initial=0))
+        several, reads, named = history.layout.accumulate, worker.reads, worker.reads.versions
+        if named is not None:
+            first = (reads.step % several == 0) & (~reads.final | (history.steps % several == 0))  # after whole rounds
+            if len({*reads.step[first].tolist()}) < 2:
+                first |= reads.final  # there is but one round
+            steps, versions = np.diff(-(-reads.step[first] // several)), np.diff(named.max(axis=1, initial=0)[first])
             if (versions == steps)[steps > 0].any():
                 return True
             told = told or bool((steps > 0).any())
@@ -322,7 +327,7 @@ def _rounds_up(history: History, worker: Worker, due: Ints, *, counters: bool) -
     off = (seen != np.diff(made)) & (whole[np.clip(due[released][1:], 0, history.steps)] != 0)
     told = np.zeros(len(steps), np.bool_)
     if named is not None:  # what is skipped may count, or not
-        number = np.concatenate([[0], np.cumsum(skipped)]) // several
+        number = -(-np.concatenate([[0], np.cumsum(skipped)]) // several)
         least = versions - np.diff(number[due[released]])
         most = versions + (number[-1] - number[due[released][1:]]) * reads.final[released][1:]
         told = (np.diff(named[released]) < least) | (np.diff(named[released]) > most)
@@ -392,7 +397,6 @@ def reduction(history: History) -> Verdict:
         )
     unit = 1.0 if shared else history.scale
     short: Bools = np.asarray(history.excused.any(axis=0)) | ~whole
-    short[history.steps - history.steps % history.layout.accumulate :] = True  # a last round with fewer gradients
     if weighted:  # shares are of the gradients that are in a round, so a missing worker does not matter
         short = np.asarray((history.outcomes == FAILED).any(axis=0))
         short[[poison.step for poison in history.poisons]] = True

@@ -21,7 +21,7 @@ from ..models import Data
 from ..probe import SAMPLES, WEIGHTS
 from ..trained import DATA
 from . import logs
-from .columns import OUTCOMES
+from .columns import FAILED, OK, OUTCOMES
 from .decode import decode_worker
 from .events import AnyEvent, End, Exit, FaultEvent, Push, Samples, Update, Without
 from .events import Init as InitEvent
@@ -49,7 +49,7 @@ from .reasons import (
 )
 from .records import Absence, Harm, Mark, Poisoned, State, Struck
 from .slips import Cost, lost_sends, slips_of
-from .weights import by_live, by_weight, rescaled, whole_scale, without_rounding
+from .weights import by_live, by_rest, by_weight, rescaled, whole_scale, without_rounding
 
 _NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -176,7 +176,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
     if history.stops or history.endless:
         history = replace(history, last_words=_last_words(folder, manifest, last))
     history = replace(history, gaps=(*_gaps(history, manifest, own), *lost))
-    return _in_shares(history)
+    return _in_shares(_with_refused_rounds(history))
 
 
 def _read(path: Path, task: Task, manifest: Manifest) -> EventFile | None:
@@ -213,12 +213,33 @@ class _Said:
             self.weights[grad] = weight if self.weights.get(grad, weight) == weight else np.nan
 
 
+def _with_refused_rounds(history: History) -> History:
+    """The same history, in which what a worker had only added up was refused if the gradient that completed it was.
+
+    Unless some of the round shows in the end: then that gradient alone was left out.
+    """
+    several, step = history.layout.accumulate, np.arange(history.steps)
+    if several == 1:
+        return history
+    shown = np.logical_or.reduceat(history.last.ever.any(axis=(0, 1)), step[::several])[step // several]
+    completes = np.minimum(step - step % several + several, history.steps) - 1
+    refused = (history.outcomes == FAILED)[:, completes] & ~shown
+    workers = []
+    for worker in history.workers:
+        pushes = worker.pushes
+        too = refused[worker.index, pushes.step] & (pushes.outcome == OK)
+        outcome, times = np.where(too, FAILED, pushes.outcome), np.where(too, pushes.attempts, pushes.refused)
+        workers.append(replace(worker, pushes=replace(pushes, outcome=outcome, refused=times)))
+    return replace(history, workers=tuple(workers))
+
+
 def _in_shares(history: History) -> History:
     """The same history, in which a gradient with the share that it should have of its round counts for one."""
     if WEIGHTS not in history.workload.shows:
         return history
     history = without_rounding(history) if history.workload.distinct else history
     history = by_weight(history) if history.claims.reduction == "weighted" else by_live(history)
+    history = by_rest(history)
     # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
     constant = history.claims.rate == "constant" and history.layout.local_steps == 1
     scale = whole_scale(history.workers) if constant else 1.0

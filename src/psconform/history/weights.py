@@ -104,6 +104,20 @@ def _in_rounds_of_live(history: History, worker: Worker, factor: Floats, newest:
     return divided.take(~fits | (by == 1.0))
 
 
+def by_rest(history: History) -> History:
+    """The same history, in which a gradient of a last round with fewer counts for one, too, if it is their mean."""
+    layout, rest = history.layout, history.steps % history.layout.accumulate
+    if layout.update != "sync" or layout.reduction != "mean" or not rest or not history.finals:
+        return history
+    held, there, whole = _held(history), history.last.ever, np.arange(history.steps) < history.steps - rest
+    before, last, factor = held[there & whole], held[there & ~whole], layout.accumulate / rest
+    usual = float(np.median(before)) if before.size else 1.0
+    if not last.size or not usual or not (np.abs(last / usual / factor - 1) <= COUNT_TOLERANCE).all():
+        return history
+    units = np.where(whole, 1.0, factor) + np.zeros(held.shape)
+    return replace(history, workers=_in_units(history.workers, units))
+
+
 ROUNDING = 2.0**-8
 """What a gradient may lose on its way as a bfloat16, twice rounded."""
 
