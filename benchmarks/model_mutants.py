@@ -254,8 +254,8 @@ MUTANTS = (
     Mutant(
         "sum-for-mean",
         "server",
-        "return 1 / number if self.rules.mean",
-        "return 1 / number if not self.rules.mean",
+        "if self.rules.mean else 1.0",
+        "if not self.rules.mean else 1.0",
         "S5",
     ),
     Mutant(
@@ -384,9 +384,9 @@ MUTANTS = (
     Mutant(
         "comes-back-blind",
         "worker",
-        "self._read(views, versions)\n            if seconds",
+        "self._read(views, versions)\n            yield from self.add",
         "if self.began or not self.life:\n                self._read(views, versions)\n"
-        "            self.began = True\n            if seconds",
+        "            self.began = True\n            yield from self.add",
         "M1",
         "async",
     ),
@@ -566,7 +566,7 @@ MUTANTS = (
         AR,
     ),
     Mutant("sum-of-replicas", "replica", "if self.cluster.schedule.rules.mean", "if False", "S5 C5"),
-    Mutant("mean-of-the-others", "replica", "1 / len(shares)", "1 / len(self.peers)", "S5 C5"),
+    Mutant("mean-of-the-others", "replica", "(len(shares) *", "(len(self.peers) *", "S5 C5"),
     Mutant(
         "round-on-top-of-local-steps",
         "replica",
@@ -609,6 +609,44 @@ MUTANTS = (
     ),
     Mutant("clock-of-the-next-step", "replica", "applied = (self.step,)", "applied = (self.step + 1,)", "R4", AR),
     Mutant("no-new-epoch", "replica", "self.cluster.new_epoch(), cut", "0, cut", "R3 L1", AR),
+    # Gradients that are added up.
+    Mutant("not-divided-by-their-number", "server", "(number * self.rules.accumulate)", "number", "S5", "sync"),
+    Mutant(
+        "goes-on-from-the-last-sum",
+        "worker",
+        "self.step % self.habits.accumulate + 1)",
+        "self.step % self.habits.accumulate + 1 + (self.step % self.habits.accumulate and self.step > 3))",
+        "S1 R1 R2",
+        "sync",
+    ),
+    Mutant("brings-the-last-alone", "worker", "self.step % self.habits.accumulate + 1)", "1)", "S1 R1", "sync"),
+    Mutant(
+        "completes-a-step-early",
+        "worker",
+        "(self.step + 1) % several",
+        "(self.step + 2) % several",
+        "S1 R1 S4 L0",
+        "sync",
+    ),
+    Mutant(
+        "replicas-divide-by-workers",
+        "replica",
+        "(len(shares) * self.cluster.schedule.accumulate)",
+        "len(shares)",
+        "S5",
+        AR,
+    ),
+    Mutant(
+        "replica-brings-the-last-alone", "replica", "tuple(local)), base", "tuple(local[-1:])), base", "S1 R1 S4", AR
+    ),
+    Mutant(
+        "one-replica-forgets-its-first",
+        "replica",
+        "tuple(local)), base",
+        "tuple(local[self.index and len(local) > 1 :])), base",
+        "S1 R1 S4 S7",
+        AR,
+    ),
 )
 
 

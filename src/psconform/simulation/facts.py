@@ -78,7 +78,8 @@ class Facts:
         ]
         self.reads = [what for what in self.happened if isinstance(what, Read)]
         self.told = [what for what in self.happened if isinstance(what, Told)]
-        self.per_round = (self.schedule.quorum or self.schedule.workers) if self.schedule.sync else 1
+        in_round = (self.schedule.quorum or self.schedule.workers) * self.schedule.accumulate
+        self.per_round = in_round if self.schedule.sync else 1
         self.finished = cluster.status == "finished"
         self.evicted = {(what.absent, what.step) for what in self.happened if isinstance(what, Evicted)}
         everyone, skips = range(self.schedule.workers), self.schedule.skips
@@ -91,9 +92,13 @@ class Facts:
             elif isinstance(what, Sent):
                 self.sent.setdefault((what.worker, what.step), []).append((what, latest.get(what.worker)))
 
+    def due(self, step: int) -> int:
+        """How many rounds the steps before this one complete; the last round may be of fewer."""
+        return -(-step // self.schedule.accumulate) if step == self.schedule.steps else step // self.schedule.accumulate
+
     def made(self, step: int) -> int:
         """How many rounds of the steps before this one change anything."""
-        return step - sum(1 for skipped in self.schedule.skips if skipped < step)
+        return self.due(step) - sum(1 for skipped in self.schedule.skips if skipped < step)
 
     @cached_property
     def columns(self) -> list[Column]:

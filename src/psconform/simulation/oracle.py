@@ -57,22 +57,27 @@ def _claimed(facts: Facts) -> dict[str, Callable[[Facts], Breaches]]:
 
 
 def _rounds(facts: Facts) -> Breaches:
-    """S1, S2: a round is so many gradients of different workers, all computed at the version before it."""
-    size, full = facts.per_round, not facts.schedule.quorum
+    """S1, S2: a round is so many gradients of different workers, all computed at the version before it.
+
+    Of each worker it has those of as many steps as it adds up; the last round may have fewer.
+    """
+    size, full, several = facts.per_round, not facts.schedule.quorum, facts.schedule.accumulate
+    in_all = facts.schedule.workers * facts.schedule.steps
     if facts.excused:
         yield from _rounds_with_gaps(facts)
         return
     for column in facts.columns:
         for index, entry in enumerate(column.entries):
             number, place = divmod(index, size)
-            others = {worker for worker, _ in column.grads[index - place : index]}
-            if entry.worker in others or (full and entry.step != number):
+            others = [(worker, several > 1 and step) for worker, step in column.grads[index - place : index]]
+            again = (entry.worker, several > 1 and entry.step) in others
+            if again or (full and entry.step // several != number):
                 yield column.breach(index, f"is in round {number}")
             elif not any(len(column.shown(read)) == number * size for read in facts.bases(entry)):
                 yield column.breach(index, f"is in round {number}, and was computed at another version")
-        if len(column.grads) % size:
+        if len(column.grads) % size and not (full and len(column.grads) == in_all):
             yield column.breach(len(column.grads) - 1, "is in a round that is not complete")
-        if full and facts.finished and column.live and len(column.grads) < size * facts.schedule.steps:
+        if full and facts.finished and column.live and len(column.grads) < in_all:
             yield Breach(True, f"{column}: ends with {len(column.grads)} gradients")
     for read in facts.reads if not full else ():
         for column, grads in facts.seen_by(read):
@@ -137,14 +142,15 @@ def _release(facts: Facts) -> Breaches:
         last, had = before.setdefault((read.worker, read.epoch), (read, rounds))
         if rounds - had != facts.made(read.step) - facts.made(last.step):
             yield Breach(True, f"{name_of(read)} shows {rounds - had} rounds more")
-        if any(now - then != read.step - last.step for now, then in zip(read.versions, last.versions, strict=True)):
+        rounds_since = facts.due(read.step) - facts.due(last.step)
+        if any(now - then != rounds_since for now, then in zip(read.versions, last.versions, strict=True)):
             yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {last.versions}")
         before[read.worker, read.epoch] = read, rounds
 
 
 def _replicas(facts: Facts) -> Breaches:
     """S7: after each exchange all replicas are the same."""
-    every, first = facts.schedule.local_steps, dict[int, tuple[Read, list[object]]]()
+    every, first = facts.schedule.local_steps * facts.schedule.accumulate, dict[int, tuple[Read, list[object]]]()
     for read in facts.reads:
         if read.final or read.step % every == 0:
             values = [(view.log.nonce, sorted(entry[:4] for entry in view.entries)) for view in read.views]
@@ -200,9 +206,13 @@ def _weighed(facts: Facts) -> Breaches:
 
 
 def _weighs(facts: Facts, declared: float) -> Breaches:
+    schedule = facts.schedule
+    rest = schedule.steps % schedule.accumulate  # of the last round, which may be divided by what it has
     for column in facts.columns:
-        for index in range(len(column.entries)):
-            yield from _weighs_one(column, index, declared)
+        for index, entry in enumerate(column.entries):
+            own = declared * schedule.accumulate / rest if rest and schedule.reduction == "mean" else declared
+            short = entry.step >= schedule.steps - rest and abs(entry.weight - own) < 1e-6
+            yield from _weighs_one(column, index, own if short else declared)
 
 
 def _weighs_one(column: Column, index: int, declared: float) -> Breaches:
@@ -350,7 +360,8 @@ def _monotonic(facts: Facts) -> Breaches:
                 continue  # what is at one end only is torn (A6)
             if Counter(column.shown(last)) - Counter(grads):
                 yield Breach(True, f"{name_of(what)} lacks in {column} what it has shown")
-            for _, step in (written[key] & facts.lasting[column.variable]) - set(grads):
+            own = written[key] if facts.schedule.accumulate == 1 else set()  # else it is added up first: S1
+            for _, step in (own & facts.lasting[column.variable]) - set(grads):
                 yield Breach(True, f"{name_of(what)} lacks its own gradient {step} in {column}")
         if any(now < then for now, then in zip(what.versions, last.versions, strict=True)):
             yield Breach(facts.schedule.versions, f"{name_of(what)} has versions {what.versions} after {last.versions}")

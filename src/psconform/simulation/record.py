@@ -194,7 +194,6 @@ def _of(fault: Fault) -> str:
 def manifest_of(schedule: Schedule) -> Manifest:
     """What a simulated run claims: all that the mode of training promises."""
     update = "sync" if schedule.sync else "async"
-    share = (schedule.quorum or schedule.workers) if schedule.sync and schedule.reduction != "sum" else 1
     layout = Layout(
         ps=schedule.ps,
         workers=schedule.workers,
@@ -203,9 +202,11 @@ def manifest_of(schedule: Schedule) -> Manifest:
         quorum=schedule.quorum,
         staleness=schedule.staleness,
         local_steps=schedule.local_steps,
+        accumulate=schedule.accumulate,
         drop_after=schedule.drop_after,
         rate="staleness-aware" if schedule.mode == "staleness-aware" else "constant",
     )
+    share = layout.per_round if schedule.sync and schedule.reduction != "sum" else 1
     modes = {claim: at for name, (claim, at) in MODES.items() if getattr(layout, name) != getattr(Layout(), name)}
     claims = replace(
         DEFAULTS[update],

@@ -63,7 +63,8 @@ class Replica(Worker):
         self.waits = False
         yield from self.sleep(0.0)
         yield from (self.resume() if self.life else self.join())
-        local, every = list[int](), self.cluster.schedule.local_steps
+        local, schedule = list[int](), self.cluster.schedule
+        every = schedule.local_steps * schedule.accumulate
         base = self.logs  # as of the last round
         while self.step < self.habits.steps:
             if self.habits.every and self.index == 0 and self.step and self.step % self.habits.every == 0:
@@ -76,7 +77,7 @@ class Replica(Worker):
             if (self.step + 1) % every == 0 or self.step + 1 == self.habits.steps:
                 yield from self.exchange(Share(self.step // every, tuple(local)), base)
                 local, base = [], self.logs
-            else:
+            elif schedule.local_steps > 1:
                 self.alone(base)
                 yield from self.sleep(APPLY_S)
             self._told("ok", ())
@@ -139,7 +140,7 @@ class Replica(Worker):
             yield from self.wait()
         shares = {**self.shares.pop(mine.round, {}), self.name: mine}
         self.logs = base if self.logs is base else tuple(log.copy() for log in base)
-        weight = 1 / len(shares) if self.cluster.schedule.rules.mean else 1.0
+        weight = 1 / (len(shares) * self.cluster.schedule.accumulate) if self.cluster.schedule.rules.mean else 1.0
         for name, share in sorted(shares.items()):
             for step in share.steps:
                 for log in self.logs:

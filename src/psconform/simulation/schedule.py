@@ -26,6 +26,8 @@ RESTARTED = 2
 """So are they in one of so many schedules of an all-reduce."""
 OVERFLOW = 5
 """In one of so many sync schedules up to a quarter of the rounds is skipped by all."""
+ACCUMULATED = 5
+"""In one of so many sync schedules, and of an all-reduce, each worker adds up gradients for a round."""
 WEIGHTED = 6
 """In one of so many sync schedules a round is a weighted mean."""
 RECOVER = ("sync", "async")
@@ -63,6 +65,7 @@ class Schedule:
     quorum: int = 0
     staleness: int | None = None
     local_steps: int = 1
+    accumulate: int = 1
     delivery: str = "exactly-once"
     every: int = 0
     drop_after: float = 0.0
@@ -91,9 +94,10 @@ class Schedule:
         return Rules(
             self.workers,
             per_round=(self.quorum or self.workers) if self.sync else 0,
-            last=self.steps,
+            last=self.habits.rounds(self.steps),
             mean=self.reduction != "sum",
             live=self.live,
+            accumulate=self.accumulate,
             weights=self.weights,
             aware=self.mode == "staleness-aware",
             once=self.delivery != "at-least-once",
@@ -108,6 +112,7 @@ class Schedule:
             self.steps,
             sync=self.sync,
             full=self.sync and not self.quorum,
+            accumulate=self.accumulate,
             staleness=self.staleness,
             tries=tries,
             every=self.every,
@@ -164,6 +169,8 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
         samples = Random(f"weights {seed}")
         weights = tuple(samples.choice((1, 2, 10, 37)) for _ in range(workers))
         schedule = replace(schedule, reduction="weighted", weights=weights)
+    if mode in ("sync", AR) and seed % ACCUMULATED == 2 and not schedule.every and not schedule.weights:
+        schedule = replace(schedule, accumulate=Random(f"accumulate {seed}").randint(2, 4))
     return schedule
 
 

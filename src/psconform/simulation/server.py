@@ -13,12 +13,13 @@ REFUSED, OK, LATE, ALIVE = "refused", "ok", "too late", "alive"
 
 
 class Push(NamedTuple):
-    """A gradient that a worker sends: of its ``step``, computed at the version ``seen``."""
+    """A gradient of a worker: of its ``step``, or the sum of its last ones, computed at the version ``seen``."""
 
     worker: int
     step: int
     epoch: int
     seen: int
+    number: int = 1
 
 
 Rounds = tuple[tuple[Push, ...], ...]
@@ -77,6 +78,7 @@ class Rules:
         last: after so many rounds every gradient is late.
         mean: a round is their mean, not their sum.
         live: one without some workers is the mean of those that are in it, not of all.
+        accumulate: a worker adds up so many gradients for a round, but for the last one.
         weights: by worker, what its gradients count in a weighted mean; empty: a round is none.
         aware: the rate is divided by the staleness.
         once: a gradient that was applied is not applied again.
@@ -88,6 +90,7 @@ class Rules:
     last: int = 0
     mean: bool = True
     live: bool = False
+    accumulate: int = 1
     weights: tuple[int, ...] = ()
     aware: bool = False
     once: bool = True
@@ -227,7 +230,8 @@ class Server:
     def commit(self, members: tuple[Push, ...]) -> None:
         """Complete a round: its mean, or sum, is one update."""
         for push in members:
-            self.apply(push, self.share(push, members))
+            for step in range(push.step + 1 - push.number, push.step + 1):
+                self.apply(push._replace(step=step), self.share(push, members))
         self.offered, self.evicted = {}, set()
         self.rounds += (members,)
         self.version += 1
@@ -237,7 +241,7 @@ class Server:
         if self.rules.weights:
             return self.rules.weights[push.worker] / sum(self.rules.weights[member.worker] for member in members)
         number = len(members) if self.rules.live else self.rules.per_round
-        return 1 / number if self.rules.mean else 1.0
+        return 1 / (number * self.rules.accumulate) if self.rules.mean else 1.0
 
     def apply(self, push: Push, weight: float) -> None:
         """Apply a gradient to every variable."""

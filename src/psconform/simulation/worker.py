@@ -31,6 +31,7 @@ class Habits:
         steps: how many it takes.
         sync: it waits for each round.
         full: every worker is in each round, so that a step is a round.
+        accumulate: it adds up so many gradients for a round.
         staleness: how many steps it may be ahead of the slowest; None: any number.
         tries: a push that is not answered is sent again: ``always``, ``recorded`` (as a further attempt), or ``never``.
         every: the chief makes a checkpoint each so many steps; 0: never.
@@ -40,10 +41,15 @@ class Habits:
     steps: int
     sync: bool = True
     full: bool = True
+    accumulate: int = 1
     staleness: int | None = None
     tries: str = "always"
     every: int = 0
     patience: float = 0.0
+
+    def rounds(self, steps: int) -> int:
+        """How many rounds so many steps are."""
+        return -(-steps // self.accumulate)
 
 
 class Worker:
@@ -144,12 +150,13 @@ class Worker:
         views, versions = yield from self.pull(self.step if habits.full else 0)
         while self.step < habits.steps:
             if habits.sync and habits.full:
-                self.step = versions[0]  # what the life before had sent may have made a round since
-            if habits.sync and versions[0] >= habits.steps:
+                self.step = versions[0] * habits.accumulate  # what the life before had sent may have made a round since
+            if habits.sync and versions[0] >= habits.rounds(habits.steps):
                 return
             if habits.every and self.index == 0 and self.step and self.step % habits.every == 0:
                 yield from self.checkpoint()
             self._read(views, versions)
+            yield from self.add_up(versions)
             if seconds := self.cluster.computes(self.index):
                 yield from self.sleep(seconds)
             outcome, became = yield from self.push(versions)
@@ -163,6 +170,17 @@ class Worker:
                 self._told(outcome, became)
                 self.step += 1
                 views, versions = yield from self.pull(0)
+
+    def add_up(self, versions: tuple[int, ...]) -> Doing:
+        """Keep all gradients of a round but the last one."""
+        several, last = self.habits.accumulate, self.habits.steps - 1
+        while (self.step + 1) % several and self.step < last:
+            if seconds := self.cluster.computes(self.index):
+                yield from self.sleep(seconds)
+            self._sends()
+            self._told("ok", versions)
+            self.step += 1
+            self._read(*(yield from self.pull(versions[0])))
 
     def _read(self, views: tuple[View, ...], versions: tuple[int, ...], *, final: bool = False) -> None:
         step, self.began = self.habits.steps if final else self.step, True
@@ -201,7 +219,7 @@ class Worker:
         """Send the gradient of this step to all servers: (outcome, the version that it became at each)."""
         self._sends()
         bodies = {
-            server: Push(self.index, self.step, self.epoch, version)
+            server: Push(self.index, self.step, self.epoch, version, self.step % self.habits.accumulate + 1)
             for server, version in zip(self.servers, seen, strict=True)
         }
         try:
@@ -230,7 +248,7 @@ class Worker:
             yield from self.sleep(POLL_S)
             if self.habits.every:
                 yield from self.look()
-        views, versions = yield from self.pull(self.habits.steps if self.habits.sync else 0)
+        views, versions = yield from self.pull(self.habits.rounds(self.habits.steps) if self.habits.sync else 0)
         self._read(views, versions, final=True)
         self.trace.closed(self.world.now, self.index)
 
