@@ -54,7 +54,7 @@ class DropsRest(Accumulates):
 
 
 class LosesRest(DropsRest):
-    """What is left in the end is dropped, and nobody knows."""
+    """What is left in the end is dropped, and every worker is told ok."""
 
     def outcome(self, worker, step, attempt):
         return "ok"

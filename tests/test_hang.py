@@ -49,15 +49,13 @@ def _target(tmp_path, stuck, *, more=""):
     ],
 )
 def test_a_hang_and_a_task_that_goes_round_in_circles(judge, tmp_path, stuck, where):
-    run = judge(_target(tmp_path, stuck), update="sync", steps=20, stop="worker:1@5..9", patience_s=3.0)
+    run = judge(_target(tmp_path, stuck), update="sync", steps=20, stop="worker:1@5..9", patience_s=10.0)
     assert run.verdicts["L1"].status == "violated", run.explain()
     witness = run.verdicts["L1"].witness
     assert "stop worker:1 at its step 5" in witness[0]
     assert any(re.search(f"^worker:1 recorded .*{where}", line) for line in witness), witness
     assert any(line.startswith("worker:0 ") and "it is in " in line for line in witness), witness
-    waited = re.search(r"no task made progress for (\d+) s", run.explain())
-    assert waited, run.explain()
-    assert 3 <= int(waited[1]) < 60  # as long as --patience, and longer where a step had taken a third of a second
+    assert "no task made progress for 10 s" in run.explain()  # more only where a step has taken a second
 
 
 def test_a_trainer_that_has_a_use_for_the_signal_is_not_asked(judge, tmp_path):

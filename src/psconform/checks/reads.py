@@ -131,7 +131,7 @@ def monotonic_reads(history: History) -> Verdict:
     """A7: monotonic reads, read-my-writes, and each worker's updates in its own order.
 
     Monotonic: what a worker has seen applied, it sees applied from then on. Read-my-writes: an acknowledged gradient
-    is in the worker's next read (where a worker brings several to a round, S1 judges that). Order: nobody sees a later
+    is in the worker's next read (where a worker brings several to a round, S1 judges that). Order: no read has a later
     gradient of a worker before an earlier one of the same worker that arrives in the end; one that is sent again counts
     from there. A gradient that never arrives is lost (R1, A5), not late. Versions, where reported, do not go down
     either, nor below that of an acknowledgement.

@@ -89,9 +89,9 @@ def rounds_due(history: History, worker: Worker) -> Ints:
     """How many rounds each read must show, int64[R]; NOT_DUE: it says nothing of rounds.
 
     Read for step s: s, or the first step of its round, if several make one. After the last step, while others still
-    train: nothing, nobody was released. Nor before a step is sent again, if that is the gradient of before, or that one
-    shows everywhere: then no other is taken. Final: see ``History.rounds``. Where R gradients complete a round, steps
-    do not tell.
+    train: nothing, no worker was released. Nor before a step is sent again, if that is the gradient of before, or that
+    one shows everywhere: then no other is taken. Final: see ``History.rounds``. Where R gradients complete a round,
+    steps do not tell.
     """
     reads = worker.reads
     if history.layout.quorum:
