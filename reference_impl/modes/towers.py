@@ -58,5 +58,5 @@ def placed(session: Any, towers: Sequence[Sequence[Tensor]], feeds: dict[Tensor,
 
 
 def _share(tower: int, count: int, slots: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Every N-th slot, N fold."""
-    return np.where(np.arange(slots) % count == tower, np.float32(count), np.float32(0))
+    """The N-th part of the slots, N fold."""
+    return np.where(np.arange(slots) * count // slots == tower, np.float32(count), np.float32(0))
