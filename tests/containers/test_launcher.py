@@ -13,6 +13,8 @@ import pytest
 from psconform.api import check
 from psconform.faults.kinds import kinds
 from psconform.launchers.engine import engine
+from psconform.options import Options
+from psconform.runner.plan import make_plan
 from psconform.runner.session import Session
 
 from ..waits import only_one_cleans
@@ -62,6 +64,29 @@ def test_a_healthy_cluster_is_valid(session, tmp_path, left_behind):
     assert not left_behind()
     said = json.loads((tmp_path / "r" / "manifest.json").read_text())
     assert (said["launcher"], said["image"]) == ("docker", "")
+
+
+def test_who_hangs_because_the_network_has_gone_is_not_accused(session, tmp_path, left_behind):
+    """Somebody removes it once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
+    api, folder = engine(), tmp_path / "r"
+
+    def gone(progress):
+        lines = (folder / "events/psconform-0.jsonl").read_text(encoding="utf-8").splitlines()
+        networks = api.networks(filters={"label": f"psconform.run={json.loads(lines[0])['run']}"})
+        if networks and any(event.get("on") is False for event in map(json.loads, lines)):
+            for container in api.inspect_network(networks[0]["Id"])["Containers"]:
+                api.disconnect_container_from_network(container, networks[0]["Id"], force=True)
+            api.remove_network(networks[0]["Id"])
+
+    options = {"layout": "ps=1,worker=2", "steps": 2000, "patience_s": 3, "launcher": "docker", "out": folder}
+    plan = make_plan(Options("reference", stop=("worker:0@10..12",), **options))
+    session.run(plan, notify=gone)
+    run = check(folder)
+    assert not run.violated, run.explain()
+    assert run.exit_code == 2
+    assert "tasks could not reach each other any more: the Docker engine" in run.explain()
+    assert "refuse the network" in run.verdicts["L1"].reason
+    assert not left_behind()
 
 
 def test_all_sorts_of_faults_strike_show_and_heal(session, tmp_path, left_behind):

@@ -138,7 +138,7 @@ class Overgrown(msgspec.Struct, frozen=True, tag_field="reason", tag="overgrown"
 
 
 class LinksLost(msgspec.Struct, frozen=True, tag_field="reason", tag="links lost"):
-    """The proxies between the tasks are gone, and not by a fault of the plan."""
+    """The proxies between the tasks are gone, or the network that they find each other in, and not by the plan."""
 
     why: str
 

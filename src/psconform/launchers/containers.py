@@ -168,6 +168,14 @@ class DockerLauncher:
         self._companion = Running(self._api, container, log=log, ended=lambda _, **__: None)
         return f"http://{ip}:{TOXIPROXY_PORT}", ip
 
+    def lost(self) -> str:
+        try:
+            with told("the Docker engine, which resolves their names, does not tell of their network"):
+                self._api.inspect_network(self._network)
+        except Unavailable as error:
+            return str(error)
+        return ""
+
     def toxiproxy_runs(self) -> bool:
         return self._companion is not None and self._companion.runs
 
@@ -275,10 +283,9 @@ class DockerLauncher:
 
     def _take_down(self) -> None:
         """Remove the pods and the network of the run, and forget it."""
-        helpers = list(self._helpers.values())
-        if helpers:
-            with ThreadPoolExecutor(max_workers=8) as pool:
-                list(pool.map(Helper.close, helpers))
+        for helper in self._helpers.values():
+            # one after another: Docker before 20.10.27 can hang if two leave a network at once (moby/moby#46661)
+            helper.close()
         for running in (*(process.running for process in self._processes.values()), self._companion):
             if running is not None and not running.join(END_S):
                 running.remove()  # it may be frozen: those do not die with their pod

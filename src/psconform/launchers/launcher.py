@@ -42,6 +42,9 @@ class Pods(Protocol):
     def ended_by_memory(self, task: Task) -> bool:
         """The kernel has ended its latest process for want of memory."""
 
+    def lost(self) -> str:
+        """Why tasks cannot find each other any more, whatever the plan says; empty while they can."""
+
     def toxiproxy(self) -> tuple[str, str]:
         """Start the proxies of this run; returns the URL of Toxiproxy, and the address at which its proxies listen."""
 

@@ -418,17 +418,26 @@ class _Execution:
         return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
-        """Follow the record to the end of training. Who did not get there may have lost psconform's own proxies."""
+        """Follow the record to the end of training. Who did not get there may have lost what psconform lays between."""
         self._follow()
         killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
         if not self.scheduler.attempted and not killed and not self.too_large:
             self._check_started()
-        ill = self.status == "stalled" or "failed" in self.states.values()
-        if ill and self.links is not None and (why := self.links.lost()):
-            self.reasons.append(LinksLost(why))
-            # for whoever judges it is a fault that was not healed, so nobody owes progress
-            said = {"fault": REFUSE.name, "of": "the proxies", "on": True, "at": "", "evidence": why}
-            self.log.write("fault", **said, harm=REFUSE.harm.value)
+        if self.status == "stalled" or "failed" in self.states.values():
+            self._look_between()
+
+    def _look_between(self) -> None:
+        """Say so if tasks cannot reach each other, and that is not the plan's doing: a fault that is not healed.
+
+        Then the target owes no progress.
+        """
+        between = {"the proxies": self.links, "the network": self.launcher.pods}
+        for of, part in between.items():
+            if part is not None and (why := part.lost()):
+                self.reasons.append(LinksLost(why))
+                said = {"fault": REFUSE.name, "of": of, "on": True, "at": "", "evidence": why}
+                self.log.write("fault", **said, harm=REFUSE.harm.value)
+                return
 
     def _follow(self) -> None:
         """Until every worker has ended, or training has not moved for too long since all healed."""
