@@ -382,6 +382,14 @@ MUTANTS = (
     ),
     Mutant("begins-anew", "worker", "if self.life:\n", "if False:\n", "S1 R1 I1 M1 A7 L1 L0"),
     Mutant(
+        "comes-back-to-its-own-step",
+        "worker",
+        "            if habits.sync and habits.full:\n                self.step = versions[0] * habits.accumulate",
+        "            if False:\n                self.step = versions[0] * habits.accumulate",
+        "S1 S4",
+        "sync",
+    ),
+    Mutant(
         "comes-back-blind",
         "worker",
         "self._read(views, versions)\n            yield from self.add",

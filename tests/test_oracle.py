@@ -23,6 +23,7 @@ from .tiers import every
 SCHEDULES = 60
 """Among so many drawn ones is one that shows what a mutant breaks; but of ``RARE`` mutants."""
 RARE = {
+    "comes-back-to-its-own-step": "a worker that comes back after it was evicted",
     "says-ok-without-an-answer": "an answer is lost in a round that is skipped",
     "any-epoch": "a late message of an epoch that is over, or a fault of the chief in the middle of a restore",
     "begins-anew": "a restart at the right moment; the servers know again what is sent twice",

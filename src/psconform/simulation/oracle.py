@@ -134,18 +134,30 @@ def _contributors(facts: Facts) -> Breaches:
 
 
 def _release(facts: Facts) -> Breaches:
-    """S4: no read mixes rounds; from one step of a worker to the next there is one round more, and one version."""
+    """S4: no read mixes rounds; from one step of a worker to the next there is one round more, and one version.
+
+    A read that has the gradient of its own step, which a life before has sent, has its round, too.
+    """
     yield from mixed(facts, facts.reads, lambda _: 0)
-    before: dict[tuple[int, int], tuple[Read, int]] = {}
+    before: dict[tuple[int, int], tuple[int, int, tuple[int, ...]]] = {}
     for read in facts.reads if not facts.schedule.quorum else ():
         rounds = max((facts.made(step + 1) for _, grads in facts.seen_by(read) for _, step in grads), default=0)
-        last, had = before.setdefault((read.worker, read.epoch), (read, rounds))
-        if rounds - had != facts.made(read.step) - facts.made(last.step):
+        step = _reached(facts, read)
+        last, had, then = before.get((read.worker, read.epoch), (step, rounds, read.versions))
+        if rounds - had != facts.made(step) - facts.made(last):
             yield Breach(True, f"{name_of(read)} shows {rounds - had} rounds more")
-        rounds_since = facts.due(read.step) - facts.due(last.step)
-        if any(now - then != rounds_since for now, then in zip(read.versions, last.versions, strict=True)):
-            yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {last.versions}")
-        before[read.worker, read.epoch] = read, rounds
+        since = facts.due(step) - facts.due(last)
+        if any(now - earlier != since for now, earlier in zip(read.versions, then, strict=True)):
+            yield Breach(facts.schedule.versions, f"{name_of(read)} has versions {read.versions} after {then}")
+        before[read.worker, read.epoch] = step, rounds, read.versions
+
+
+def _reached(facts: Facts, read: Read) -> int:
+    """The step before which a read shows all rounds: its own, or the first of the next round."""
+    several, own = facts.schedule.accumulate, (read.worker, read.step)
+    if read.final or not read.life or not all(own in grads for _, grads in facts.seen_by(read)):
+        return read.step
+    return min(read.step - read.step % several + several, facts.schedule.steps)
 
 
 def _replicas(facts: Facts) -> Breaches:
