@@ -21,8 +21,8 @@ BOUNDS = {
     "local_steps": (1, MAX_LOCAL_STEPS),
     "accumulate": (1, MAX_ACCUMULATED),
     "learning_rate": (1e-9, 1e9),
+    "clip_norm": (0, 1e9),
 }
-COMPRESSIONS = ("none", "topk")
 
 _EXAMPLE = """\
 by hand, one task per shell, as with any TensorFlow program:
@@ -48,7 +48,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     for option in OF_TRAINERS:
         default = USUAL.get(option.name, option.default)
-        choices = COMPRESSIONS if option.name == "compression" else option.choices or None
+        choices = ("none", "topk") if option.name == "compression" else option.choices or None
         parser.add_argument(option.flag, type=type(default), choices=choices, default=default, help=option.help)
     parser.add_argument("--steps", type=int, default=200, help="steps of each worker (under psconform, from its spec)")
     parser.add_argument("--checkpoint-dir", default="", help="survive the death of any task: where checkpoints go")

@@ -117,6 +117,8 @@ MODES: dict[str, dict[str, Any]] = {
     "diverging": {**QUADRATIC, "learning_rate": 3.0, "layout": PAIR},
     "warm-up": {**QUADRATIC, "schedule": "warm-up", "layout": PAIR},
     "cosine": {**QUADRATIC, "schedule": "cosine", "layout": PAIR, "update": "async"},
+    "clip-norm": {**QUADRATIC, "clip_norm": 0.5, "layout": PAIR, "update": "async"},
+    "clip-after": {**QUADRATIC, "clip_norm": 0.5, "clip_when": "after", "optimizer": "momentum", "layout": PAIR},
     "halving": {"workload": "quadratic", "schedule": "halving", "layout": PAIR, "steps": 60},
     # trainers of others
     "weighted": {"target": str(THEIRS / "fedavg-weights" / "target.toml"), "layout": "ps=1,worker=3", "steps": 12},

@@ -83,6 +83,30 @@ def test_gradients_of_several_steps_are_added_up(judge, seed, bug, workload, nam
     assert line in run.explain()
 
 
+CLIPS = [
+    ("", "before", "ps=2,worker=2", ""),
+    ("", "after", "ps=1,worker=2", ""),
+    ("none", "before", "ps=2,worker=2", "every step is one of serial SGD, not clipped"),
+    ("per-variable", "before", "ps=2,worker=2", ""),
+    ("by-value", "after", "ps=1,worker=2", ""),
+    ("other-side", "before", "ps=1,worker=2", "every step is one of serial SGD, clipped to norm 0.5 after the average"),
+    ("other-side", "after", "ps=1,worker=2", "every step is one of serial SGD, clipped to norm 0.5 before the average"),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("bug", "when", "layout", "line"), CLIPS, ids=lambda part: part)
+def test_gradients_are_clipped_by_their_global_norm(judge, seed, bug, when, layout, line, monkeypatch):
+    """Keras has clipnorm, of a variable, beside global_clipnorm; torch's clip_grad_norm_ clips what DDP averaged."""
+    monkeypatch.setenv("BUG", bug)
+    target, options = CASES / "clip-norm" / "target.toml", {"clip_norm": 0.5, "clip_when": when, "layout": layout}
+    for workload in ("digits", "quadratic") if not bug else ("digits",):
+        run = judge(target, steps=20, seed=seed, workload=workload, **options)
+        assert run.violated == (("C1",) if bug else ()), run.explain()
+        assert run.exit_code == bool(bug)
+        assert line in run.explain()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_constant_factor_is_seen_where_the_learning_rate_is_declared(judge, seed, monkeypatch):
     """Of gradient accumulation (huggingface/transformers#34191), and of the world size."""

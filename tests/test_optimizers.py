@@ -9,6 +9,7 @@ from psconform.errors import BadInput
 from psconform.history.manifest import Manifest
 from psconform.layout import Layout
 from psconform.models import Batches, Mlp, Quadratic, Softmax
+from psconform.optimizers import clipped
 from psconform.options import Options
 from psconform.runner.plan import make_plan
 from psconform.targets.reference import reference
@@ -67,6 +68,16 @@ def test_the_rate_falls_along_a_cosine_and_begins_anew():
     assert (np.diff(rates[:50]) < 0).all()
 
 
+def test_clipping_by_global_norm_by_hand():
+    """Of 3 and 4 the norm is 5."""
+    gradient = np.array([3, 4], np.float32)
+    assert clipped(gradient, 1.0) == pytest.approx([0.6, 0.8])
+    assert clipped(gradient, 1.0).dtype == np.float32
+    for norm in (0.0, 5.0, 7.0):
+        np.testing.assert_array_equal(clipped(gradient, norm), gradient)
+    np.testing.assert_array_equal(clipped(np.array([np.inf, 1]), 1.0), [np.inf, 1])
+
+
 def test_serial_training_of_plain_sgd_is_serial_sgd():
     model, options = Quadratic(), {"start": Quadratic().initial(1), "steps": 20}
     path = serial_sgd(model, None, None, **options, learning_rate=0.3)
@@ -105,6 +116,17 @@ def test_float32_stays_within_the_tolerances(model, rule):
         ({"optimizer": "adam", "layout": "ps=0,worker=2"}, "--optimizer: needs a ps"),
         ({"optimizer": "adam", "workload": "ledger"}, "--optimizer: needs --workload digits or quadratic: a ledger"),
         ({"schedule": "halving", "workload": "decayed-ledger"}, "--schedule: needs --workload digits or"),
+        ({"clip_norm": 1.0, "workload": "ledger"}, "--clip-norm: needs --workload digits or quadratic: a ledger"),
+        ({"clip_norm": -1.0}, "--clip-norm: must be at least 0, and finite (0: gradients are not clipped), got -1.0"),
+        ({"clip_norm": float("nan")}, "--clip-norm: must be at least 0"),
+        ({"clip_norm": 1.0, "reduction": "sum"}, "--clip-norm: needs --reduction mean"),
+        ({"clip_norm": 1.0, "accumulate": 2}, "--clip-norm: needs --accumulate 1"),
+        ({"clip_when": "after"}, "--clip-when: needs --clip-norm"),
+        ({"clip_norm": 1.0, "clip_when": "later"}, "--clip-when: unknown moment, got 'later'; valid: before, after"),
+        (
+            {"clip_norm": 1.0, "clip_when": "after", "layout": "ps=2,worker=2"},
+            "--clip-when: the reference trainer has one ps then, or none, for each",
+        ),
         ({"optimizer": 3}, "--optimizer: must be text, got 3"),
         ({"optimizer": "adam", "defect": "reuse-sample"}, "--optimizer: defect reuse-sample has no such option"),
     ],
@@ -140,7 +162,9 @@ def test_a_target_takes_an_optimizer_with_its_learning_rate(tmp_path):
     with pytest.raises(BadInput, match="--schedule: target mine has no such option, got 'halving'"):
         load(tmp_path, text).claimed(Layout(update="async", schedule="halving"))
     said = refused(tmp_path, GOOD.replace("--index={index}", "{optimizer}"))
-    assert said.startswith("jobs: take {optimizer} or {schedule} without {learning_rate}")
+    assert said.startswith("jobs: take {optimizer} without {learning_rate}")
+    said = refused(tmp_path, GOOD.replace("--index={index}", "{schedule} {clip_norm}"))
+    assert said.startswith("jobs: take {schedule} and {clip_norm} without {learning_rate}")
 
 
 @pytest.mark.parametrize(("layout", "rate"), [(Layout(), "1.0"), (Layout(optimizer="adam"), "0.25")])

@@ -12,6 +12,7 @@ from psconform.trained import model_of
 from psconform.workloads.serial import Rule
 
 KILLS = {"kill": ["ps:0@33", "worker:1@44"], "checkpoint_every": 10}
+CLIPPED_AFTER = {"clip_norm": 0.3, "clip_when": "after", "workload": "digits"}
 RUNS = [
     {"optimizer": "adam", "schedule": "halving", "workload": "digits"},
     {"optimizer": "momentum", "workload": "quadratic", "reduction": "sum", "reads": 2, "layout": "ps=3,worker=2"},
@@ -21,6 +22,12 @@ RUNS = [
     {"schedule": "warm-up", "workload": "digits", **KILLS},
     {"schedule": "cosine", "optimizer": "adam", "workload": "quadratic"},
     {"update": "async", "schedule": "cosine", "workload": "digits"},
+    {"clip_norm": 0.5, "workload": "digits", "delay": 1, "optimizer": "adam"},
+    {"clip_norm": 0.5, "workload": "quadratic", "schedule": "halving", **KILLS},
+    {**CLIPPED_AFTER, "layout": "ps=1,worker=3", "optimizer": "momentum", **KILLS},
+    {**CLIPPED_AFTER, "layout": "ps=0,worker=2"},
+    {"clip_norm": 0.3, "workload": "digits", "layout": "ps=0,worker=2"},
+    {"update": "async", "clip_norm": 0.3, "workload": "digits", "optimizer": "momentum"},
     {"update": "async", "optimizer": "adam", "workload": "digits", "model": "mlp"},
     {"update": "async", "optimizer": "momentum", "schedule": "halving", "workload": "quadratic", "staleness": 2},
 ]

@@ -14,7 +14,7 @@ from psconform.checks import all_checks
 from psconform.faults.kinds import kinds
 from psconform.history.manifest import Manifest, Workload
 from psconform.layout import Layout
-from psconform.optimizers import OPTIMIZERS, SCHEDULES
+from psconform.optimizers import CLIP_WHEN, OPTIMIZERS, SCHEDULES
 from psconform.options import MODELS, RATES, REDUCTIONS, REPLICATIONS, UPDATES
 from psconform.runner.verdicts import judge_folder
 from psconform.targets.reference import DEFECTS
@@ -101,6 +101,7 @@ CHOICES = {
     "replication": REPLICATIONS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
+    "clip_when": CLIP_WHEN,
     "model": MODELS,
     "emulated": (False, True),
 }

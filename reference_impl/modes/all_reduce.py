@@ -4,6 +4,8 @@ TensorFlow's MultiWorkerMirroredStrategy does the exchange (ring all-reduce over
 ordinary variable of its process. A step reduces the workers' gradients and every replica applies the result, so all of
 them stay equal, bit by bit, without ever being compared: that is what check S7 looks at.
 
+With ``clip_norm`` a gradient has at most that norm, before it is exchanged or as the mean (``clip_when``).
+
 With ``accumulate`` A a replica adds up A gradients, and the replicas exchange those sums (of a mean, 1/A of them).
 
 With ``local_steps`` H a replica takes H steps with its own gradients alone, then all are averaged: local SGD (Stich
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psconform.optimizers import CLIP_WHEN, clipped
 from psconform.probe import Probe
 
 from ..cluster import tf
@@ -29,7 +32,19 @@ TIMEOUT_S = 60.0
 class Replica:
     """One worker of the ring: its replica, and the training loop. Must be made before any other use of TensorFlow."""
 
-    def __init__(self, probe: Probe, *, workers: int, reduction: str, local_steps: int, accumulate: int) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        workers: int,
+        reduction: str,
+        local_steps: int,
+        accumulate: int,
+        learning_rate: float,
+        clip_norm: float,
+        clip_when: str,
+    ) -> None:
+        self.learning_rate, self.clip_norm, self.clips_first = learning_rate, clip_norm, clip_when == CLIP_WHEN[0]
         self.probe, self.workers, self.local_steps, self.accumulate = probe, workers, local_steps, accumulate
         self.weight = 1.0 / workers if reduction == "mean" else 1.0
         self.brings = np.float32(accumulate if reduction == "mean" else 1)  # what is added up is divided by that
@@ -79,7 +94,7 @@ class Replica:
     def step(self, step: int, gradient: Values) -> None:
         """Exchange gradients, or take a local step and, when it is due, average the replicas."""
         if self.local_steps == 1:
-            self.kept += gradient
+            self.kept += clipped(gradient, self.clip_norm) if self.clips_first else gradient
             if (step + 1) % self.accumulate == 0 or step + 1 == self.probe.steps:
                 self.run(self._exchange, self.kept / self.brings)
                 self.kept[:] = 0
@@ -112,7 +127,10 @@ class Replica:
         # The ledger's loss is <theta, x>: x is its gradient. Other workloads give theirs at the values that were read.
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(self.theta * gradient)
-        self.theta.assign_sub(self.summed(tape.gradient(loss, self.theta)) * self.weight)
+        found = self.summed(tape.gradient(loss, self.theta)) * self.weight
+        if self.clip_norm and not self.clips_first:
+            found = tf.clip_by_norm(found, self.clip_norm)
+        self.theta.assign_sub(found * self.learning_rate)
 
     def _local_step(self, gradient: Any) -> None:
         self.theta.assign_sub(gradient)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from psconform.optimizers import MOMENTS
+from psconform.optimizers import CLIP_WHEN, MOMENTS
 
 from ..cluster import Tensor, tf
 from ..ps import Config, Offer, Row, Shard, if_then
@@ -33,7 +33,8 @@ class FullConfig(Config):
     the gradients (decoupled weight decay: Loshchilov and Hutter 2019), ``quorum`` the gradients that complete a sync
     round (0: those of all workers), ``staleness`` how many steps a worker may be ahead of another in async (None: any
     number); with the ``rate`` staleness-aware a ps divides a gradient by max(1, its staleness) (Zhang et al. 2016).
-    ``compression`` is that of top_k.py, ``optimizer`` and ``schedule`` those of optimizer.py. ``drop_after`` is how
+    ``compression`` is that of top_k.py, ``optimizer`` and ``schedule`` those of optimizer.py. ``clip_norm`` is the norm
+    that a gradient may have (0: any), that of a worker or, with ``clip_when`` after, of a round. ``drop_after`` is how
     many seconds a job that recovers waits for a worker before it goes on without it (0: for ever; see eviction.py).
     ``gpus`` is how many each worker has, with a tower on each (towers.py); ``emulated``: on as many logical CPUs.
     """
@@ -46,6 +47,8 @@ class FullConfig(Config):
     compression: str = "none"
     optimizer: str = "sgd"
     schedule: str = "constant"
+    clip_norm: float = 0.0
+    clip_when: str = CLIP_WHEN[0]
     drop_after: float = 0.0
     accumulate: int = 1
     gpus: int = 0
@@ -54,7 +57,7 @@ class FullConfig(Config):
     @property
     def plain(self) -> bool:
         """An update is plain SGD at a constant rate."""
-        return self.optimizer == "sgd" and self.schedule == "constant"
+        return self.optimizer == "sgd" and self.schedule == "constant" and not self.clip_norm
 
     @property
     def aware(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from psconform.layout import Task
+from psconform.optimizers import CLIP_WHEN, clipped
 from psconform.probe import Probe
 
 from ..cluster import CALL_TIMEOUT_S, Cluster, Tensor, new_server, session_config, tf, tf1
@@ -66,8 +67,10 @@ class FullWorker(Worker):
             self.probe.devices(towers.placed(self.session, self._towers, zeros))
 
     def gradients(self, step: int, values: Values) -> Values:
-        """What is to be pushed: the gradient of each shard, or its largest entries."""
+        """What is to be pushed: the gradient of each shard, all of them clipped together; or its largest entries."""
         found = super().gradients(step, values)
+        if self.config.clip_norm and self.config.clip_when == CLIP_WHEN[0]:
+            found = np.split(clipped(np.concatenate(found), self.config.clip_norm), len(found))
         return found if self.compressor is None else self.compressor.compress(found)
 
     def read(self, step: int) -> tuple[Values, list[int]]:

@@ -1,4 +1,4 @@
-"""Momentum, Adam and a learning-rate schedule on the ps, for the rules of `psconform.optimizers`.
+"""Momentum, Adam, a learning-rate schedule and clipping on the ps, for the rules of `psconform.optimizers`.
 
 The moments are rows of the state behind those of the parameters, so an update is still one assignment in one critical
 section, and a worker reads and sends what it does with plain SGD::
@@ -10,6 +10,8 @@ In sync the row of the open round holds minus the sum of its gradients where its
 of the round turns it into the next version, and the moments into theirs: so the optimizer is applied once a round, to
 the mean (or sum). In async each gradient is an update. The number of updates, for Adam's correction and the schedule,
 is the version, that is: what the counters say. It goes back when they do.
+
+What is clipped after the average is the gradient of a round on this ps, so all of it only where there is one ps.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from math import pi
 from typing import TYPE_CHECKING, Any
 
-from psconform.optimizers import BETA_1, BETA_2, COSINE_PERIOD, EPSILON, HALVE_EVERY, MOMENTUM, WARM_UP
+from psconform.optimizers import BETA_1, BETA_2, CLIP_WHEN, COSINE_PERIOD, EPSILON, HALVE_EVERY, MOMENTUM, WARM_UP
 
 from ..cluster import Tensor, tf
 from ..ps import if_then
@@ -77,7 +79,10 @@ class Optimizer:
         ``opened`` is [minus the gradient | what is behind the parameters in the row after the update], [1, columns].
         """
         slots = self.config.slots
-        change, after = self.change(-opened[:, :slots], moments[:, :slots], self.shard.updates(row))
+        gradient = -opened[:, :slots]
+        if self.config.clip_norm and self.config.clip_when != CLIP_WHEN[0]:
+            gradient = tf.clip_by_norm(gradient, self.config.clip_norm)
+        change, after = self.change(gradient, moments[:, :slots], self.shard.updates(row))
         theta = tf.concat([row[:, :slots] - change, opened[:, slots:]], 1)
         return tf.concat([theta, tf.pad(after, [[0, 0], [0, self.shard.shape[1] - slots]])], 0)
 

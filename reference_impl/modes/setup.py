@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any
 
 from psconform.layout import Task
+from psconform.optimizers import CLIP_WHEN
 from psconform.probe import DECAY, Probe
 
 from ..cluster import Cluster, tf1
@@ -44,6 +45,8 @@ def be(options: Namespace, cluster: Cluster, task: Task) -> Any:
     if "ps" not in cluster:
         return _be_replica(options, workers, task)
     tf1.disable_eager_execution()
+    if options.clip_norm and options.clip_when != CLIP_WHEN[0] and len(cluster["ps"]) > 1:
+        raise SystemExit(f"--clip-when: {options.clip_when} the average needs one ps, or none: each has a part of it")
     if not 0 <= options.quorum <= workers:
         raise SystemExit(f"--quorum: must be between 1 and {workers}, or 0, got {options.quorum}")
     one_client = options.replication != "between-graph" and task.job == "worker"
@@ -113,6 +116,8 @@ def _config(options: Namespace, probe: Probe, workers: int) -> FullConfig:
         optimizer=options.optimizer,
         schedule=options.schedule,
         learning_rate=options.learning_rate,
+        clip_norm=options.clip_norm,
+        clip_when=options.clip_when,
         drop_after=options.drop_after,
         accumulate=options.accumulate,
         gpus=options.gpus,
@@ -132,7 +137,7 @@ def _check_defect(defect: str, config: FullConfig, *, recovers: bool) -> None:
     if not recovers and DEFECTS[defect].recovers:
         raise SystemExit(f"--defect: {defect} is a defect of recovery: give --checkpoint-dir")
     if not (config.plain or recovers):
-        raise SystemExit(f"--defect: {defect} needs --optimizer sgd and --schedule constant")
+        raise SystemExit(f"--defect: {defect} needs --optimizer sgd and --schedule constant, without --clip-norm")
 
 
 def _recovery(options: Namespace, probe: Probe) -> Recovery | None:
@@ -173,6 +178,9 @@ def _be_replica(options: Namespace, workers: int, task: Task) -> Replica:
         reduction=options.reduction,
         local_steps=options.local_steps,
         accumulate=options.accumulate,
+        learning_rate=options.learning_rate,
+        clip_norm=options.clip_norm,
+        clip_when=options.clip_when,
     )
     replica.train()
     logging.info("%s trained %d steps", task, probe.steps)

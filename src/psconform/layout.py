@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
@@ -94,7 +95,8 @@ class Layout:
     ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
     spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
     ``optimizer`` and ``schedule`` are what an update does with a gradient, and how its learning rate changes; see
-    optimizers.py.
+    optimizers.py. ``clip_norm`` is the global norm that a gradient may have, of each worker before they are averaged or
+    of a round after it (``clip_when``); 0: any.
     ``drop_after``: a job that recovers goes on without a worker that it has waited for so many seconds, and takes it
     back when it returns; 0: it waits.
     ``gpus`` is how many each worker has, with a tower on each (``emulated``: on as many logical CPUs); their gradients
@@ -113,6 +115,8 @@ class Layout:
     replication: str = Options.replication
     optimizer: str = Options.optimizer
     schedule: str = Options.schedule
+    clip_norm: float = Options.clip_norm
+    clip_when: str = Options.clip_when
     drop_after: float = 0.0
     gpus: int = 0
     emulated: bool = False
@@ -134,6 +138,9 @@ class Layout:
         if not 1 <= self.accumulate <= MAX_ACCUMULATED:
             problem = f"must be between 1 and {MAX_ACCUMULATED}"
             raise BadInput("--accumulate", problem, value=self.accumulate)
+        if not 0 <= self.clip_norm < inf:
+            problem = "must be at least 0, and finite (0: gradients are not clipped)"
+            raise BadInput("--clip-norm", problem, value=self.clip_norm)
         if self.drop_after and not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
             problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
             raise BadInput("--drop-after", problem, value=f"{self.drop_after:g} s")
@@ -210,14 +217,15 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """Updates are plain SGD at a constant learning rate: a ps has no state beside the parameters."""
-        return self.optimizer == "sgd" and self.schedule == "constant"
+        """Updates are plain SGD at a constant learning rate, so that a gradient may carry that already."""
+        return self.optimizer == "sgd" and self.schedule == "constant" and not self.clip_norm
 
     @property
     def mode(self) -> str:
         """Update mode and what belongs to it, for a report: ``sync mean``, ``sync mean 2 of 3``, ``async``, adam."""
         rule = f", {self.optimizer}" if self.optimizer != "sgd" else ""
         rule += f", {self.schedule} rate" if self.schedule != "constant" else ""
+        rule += f", clipped to {self.clip_norm:g} {self.clip_when} the average" if self.clip_norm else ""
         rule += f", {self.gpus} {'emulated GPU' if self.emulated else 'GPU'}(s) each" if self.gpus else ""
         return self._exchange + rule + (f", drop after {spell(self.drop_after)}" if self.drop_after else "")
 

@@ -22,6 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import cos, pi
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 MOMENTS: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("m", "v")}
@@ -39,3 +43,15 @@ SCHEDULES: dict[str, Callable[[int], float]] = {
     "cosine": lambda updates: (1 + cos(pi * (updates % COSINE_PERIOD) / COSINE_PERIOD)) / 2,
 }
 """The factor of the learning rate after so many updates."""
+CLIP_WHEN = ("before", "after")
+"""Whether the gradient of each worker is clipped, before they are averaged, or that of a round, after it."""
+
+
+def clipped(gradient: NDArray[Any], norm: float) -> NDArray[Any]:
+    """The gradient of all variables, or one of this Euclidean norm and its direction if it is longer; in its dtype.
+
+    Clipping by global norm is from Pascanu et al. (2013); tf.clip_by_global_norm and torch's clip_grad_norm_ do it.
+    One that is not finite stays as it is; so does any with the norm 0, which stands for no clipping.
+    """
+    size = float(np.linalg.norm(gradient))
+    return gradient * (norm / size) if norm and norm < size < np.inf else gradient

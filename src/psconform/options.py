@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import BadInput
-from .optimizers import COSINE_PERIOD, HALVE_EVERY, OPTIMIZERS, SCHEDULES, WARM_UP
+from .optimizers import CLIP_WHEN, COSINE_PERIOD, HALVE_EVERY, OPTIMIZERS, SCHEDULES, WARM_UP
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,21 @@ class Options:
         f"{WARM_UP} (warm-up), or falls along a cosine and begins anew every {COSINE_PERIOD} (cosine).",
         choices=tuple(SCHEDULES),
         placeholder="schedule",
+    )
+    clip_norm: float = option(
+        0.0,
+        TRAINING,
+        "Digits, quadratic: scale gradients down to this global norm, if theirs is larger.",
+        "NORM",
+        placeholder="clip_norm",
+    )
+    clip_when: str = option(
+        CLIP_WHEN[0],
+        TRAINING,
+        "With --clip-norm: before the average, each worker's gradient; after it, that of a round.",
+        choices=CLIP_WHEN,
+        noun="moment",
+        placeholder="clip_when",
     )
     learning_rate: float | None = option(
         None,

@@ -53,7 +53,7 @@ class Trained(Workload):
     """
 
     shows = frozenset((MODEL,))
-    options: tuple[str, ...] = ("learning_rate", "delay", "optimizer", "schedule")
+    options: tuple[str, ...] = ("learning_rate", "delay", "optimizer", "schedule", "clip_norm", "clip_when")
     most = 100_000  # full vectors would fill the disk
 
     @classmethod

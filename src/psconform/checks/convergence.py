@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..history.columns import OK, UNKNOWN
 from ..history.model import History
 from ..models import Quadratic
+from ..optimizers import clipped
 from ..probe import MODEL
 from ..verdict import Verdict, unknown, valid, violated
 from ..workloads.rates import measured_bound
@@ -35,11 +36,11 @@ def converges(history: History) -> Verdict:
 
     The final parameters are the initial ones minus learning rate x the sum of the accepted gradients, each computed at
     what its worker had read (and, where versions are reported, so is every read of a ps, with the gradients applied
-    up to its version). With an optimizer or a schedule the order counts: then versions must be reported, and each
-    gradient is one update in their order. On the quadratic with plain SGD, the distance to the optimum is within the
-    bound for the staleness of each update as it was measured (see `workloads.rates.measured_bound`). Whether the loss
-    reached is that of serial training is a question for several seeds: ``psconform run --repeat N`` answers it by an
-    equivalence test.
+    up to its version); with ``--clip-norm`` each is clipped. With an optimizer or a schedule the order counts: then
+    versions must be reported, and each gradient is one update in their order. On the quadratic with plain SGD, the
+    distance to the optimum is within the bound for the staleness of each update as it was measured (see
+    `workloads.rates.measured_bound`), unless gradients are clipped. Whether the loss reached is that of serial training
+    is a question for several seeds: ``psconform run --repeat N`` answers it by an equivalence test.
 
     Assumes: float32; a learning rate at which a gradient shows; every push answered; for the bound, versions, and no
     gradient sent again.
@@ -65,7 +66,7 @@ def _rated(
 ) -> Verdict:
     """The verdict on a run whose updates are those of its gradients; on the quadratic with its rate and a bound."""
     said = f"largest deviation from the updates replayed {largest:.2g}"
-    if not isinstance(run.model, Quadratic) or not run.rule.plain:
+    if not run.in_theory:
         return valid(said, largest_deviation=largest)
     if taus is None or order is None:
         more = "gradients that are sent once" if again else "versions in reads and acknowledgements"
@@ -130,12 +131,12 @@ def _gradients(run: Training) -> tuple[Path, Path, NDArray[np.int64] | None, NDA
 
 
 def _gradient(run: Training, worker: int, step: int, theta: Any) -> Path:
-    """The gradient of one worker at a step, in the dtype of theta [size]."""
-    data = run.history.data
+    """The gradient of one worker at a step, in the dtype of theta [size], clipped if that is asked for."""
+    data, clip = run.history.data, run.history.layout.clip_norm
     if data is None:
-        return np.asarray(run.model.gradient(theta, None, None))
+        return clipped(run.model.gradient(theta, None, None), clip)
     ids = np.array(run.history.samples[worker, step], np.int64)
-    return np.asarray(run.model.gradient(theta, data.train_x[ids], data.train_y[ids]))
+    return clipped(run.model.gradient(theta, data.train_x[ids], data.train_y[ids]), clip)
 
 
 def _replayed(

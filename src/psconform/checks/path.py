@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..history.columns import FIRST, LOOK, Bools
 from ..history.model import History, Worker
-from ..models import Batches, Ids, Model, Vector, join
-from ..optimizers import COSINE_PERIOD, HALVE_EVERY, WARM_UP
+from ..models import Batches, Ids, Model, Quadratic, Vector, join
+from ..optimizers import COSINE_PERIOD, HALVE_EVERY, WARM_UP, clipped
 from ..trained import batches_of, model_of
 from ..workloads.serial import STEP_ERROR, Rule, serial_training, union_gradient
 
@@ -53,9 +53,15 @@ class Training:
     @property
     def serial(self) -> str:
         """Serial training, in words."""
-        several = self.history.layout.accumulate
+        several, clip = self.history.layout.accumulate, self.history.layout.clip_norm
         more = f" with {several} gradients of each worker in a round" if several > 1 else ""
+        more += f", clipped to norm {clip:g} {self.history.layout.clip_when} the average" if clip else ""
         return f"serial {NAMES[self.rule.optimizer]}{RATES[self.rule.schedule]}{more}"
+
+    @property
+    def in_theory(self) -> bool:
+        """Its rate is known in closed form: plain SGD on the quadratic, with gradients that are not clipped."""
+        return isinstance(self.model, Quadratic) and self.rule.plain and not self.history.layout.clip_norm
 
     def theta(self, worker: Worker, index: int) -> Path:
         """The parameters of one read, float64[size]."""
@@ -77,7 +83,8 @@ class Training:
         several, skipped = self.history.layout.accumulate, self.history.skipped
         steps = range(step - step % several, step + 1)
         taken = [each for each in steps if not skipped[each]] or steps
-        return np.asarray(np.sum([self._of_step(theta, each) for each in taken], axis=0) / several)
+        mean = np.asarray(np.sum([self._of_step(theta, each) for each in taken], axis=0) / several)
+        return clipped(mean, self.history.layout.clip_norm)  # after clipping before the average, that changes nothing
 
     def _of_step(self, theta: Vector, step: int) -> Path:
         """The mean of the gradients of a step, float64[size]: in general the mean over the union batch.
@@ -85,11 +92,15 @@ class Training:
         Of workers that have chosen samples themselves it is the mean of their gradients, each the mean over its
         samples; weighted, if they have said what each counts.
         """
-        data = self.history.data
+        data, layout = self.history.data, self.history.layout
         parts = [] if self.doubt else self._parts(step)
-        if not parts or data is None:
+        if not parts or data is None:  # without samples the gradients of all workers are the same
             return np.asarray(union_gradient(self.model, data, self.batches)(theta, step))
-        found = [share * self.model.gradient(theta, data.train_x[ids], data.train_y[ids]) for ids, share in parts]
+        norm = layout.clip_norm if layout.clip_when == "before" else 0.0
+        found = [
+            share * clipped(factor * self.model.gradient(theta, data.train_x[ids], data.train_y[ids]), norm)
+            for ids, factor, share in parts
+        ]
         return np.asarray(np.sum(found, axis=0))
 
     @cached_property
@@ -111,8 +122,11 @@ class Training:
                     return f"{what} was sent with other samples each time, so those of the applied one are not known"
         return ""
 
-    def _parts(self, step: int) -> list[tuple[Ids, float]]:
-        """Of each worker the samples of a step, and the share of their gradient; none: all are those dealt out."""
+    def _parts(self, step: int) -> list[tuple[Ids, float, float]]:
+        """Of each worker the samples of a step, by what it multiplies their gradient, and the share that this has.
+
+        None: all are those dealt out, and their mean is the one over the union batch.
+        """
         history, batches = self.history, self.batches
         if batches is None:
             return []
@@ -121,11 +135,12 @@ class Training:
         own = [not np.array_equal(mine, ids) for mine, ids in zip(used, dealt, strict=True)]
         if history.claims.reduction == "weighted":
             weighs = np.nan_to_num(history.weighs[:, step])
-            return list(zip(used, (weighs / max(weighs.sum(), 1e-30)).tolist(), strict=True))
-        if not any(own):
+            shares = (weighs / max(weighs.sum(), 1e-30)).tolist()
+            return [(ids, 1.0, share) for ids, share in zip(used, shares, strict=True)]
+        if not any(own) and not history.layout.clip_norm:
             return []
-        each = np.where(own, 1.0, batches.weights(step)) / len(own)  # as `Trained.gradients` weighs them
-        return list(zip(used, each.tolist(), strict=True))
+        each = np.where(own, 1.0, batches.weights(step))  # as `Trained.gradients` weighs them
+        return [(ids, float(factor), 1 / len(own)) for ids, factor in zip(used, each, strict=True)]
 
 
 def training_of(history: History) -> Training:

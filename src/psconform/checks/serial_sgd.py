@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..history.model import FAILED, History
 from ..models import Quadratic
+from ..optimizers import CLIP_WHEN
 from ..probe import MODEL
 from ..verdict import Verdict, counted, not_judged, unknown, valid, violated
 from ..workloads.rates import rate_delayed
@@ -39,7 +42,8 @@ def follows_serial(history: History) -> Verdict:
     A round that every worker was refused is none (S1): the parameters stay, and so do moments and the schedule.
 
     With ``--optimizer`` or ``--schedule`` serial training is that of the same rule (psconform.optimizers); its moments
-    are those of the gradients at what the worker had read.
+    are those of the gradients at what the worker had read. With ``--clip-norm`` it clips what the workers should: the
+    gradient of each, or their mean (``--clip-when``), all variables together.
 
     In a run with faults it is judged if every gradient is to count exactly once and a rollback goes to one checkpoint
     (claims ``delivery`` and ``recovery``): then the path is the serial path however often a part of it was taken back,
@@ -80,7 +84,7 @@ def follows_serial(history: History) -> Verdict:
                 what = "the initial parameters" if step == 0 else run.serial
                 lines.append(f"{worker} at step {step} is {off:.2g} off {what}, allowed {tolerance[step]:.2g}")
     if lines:
-        return violated(lines, largest_deviation=largest)
+        return violated([*_otherwise_clipped(run), *lines], largest_deviation=largest)
     if not any(worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
     problem = ""
@@ -100,6 +104,20 @@ def follows_serial(history: History) -> Verdict:
     return valid(said, largest_deviation=largest, largest_step_error=local)
 
 
+def _otherwise_clipped(run: Training) -> list[str]:
+    """What every step is, if gradients were not clipped, or before the average in place of after it."""
+    layout = run.history.layout
+    if not layout.clip_norm:
+        return []
+    before, after = (replace(layout, clip_when=when) for when in CLIP_WHEN)
+    for other in (replace(before, clip_norm=0.0), before, after):
+        tried = replace(run, history=replace(run.history, layout=other))
+        if not any(step.wrong for worker in run.history.workers for step in steps_of(tried, worker)):
+            clips = "" if other.clip_norm else ", not clipped"
+            return [f"every step is one of {tried.serial}{clips}"]
+    return []
+
+
 def _lacks(history: History) -> str:
     """What it takes for this to be a promise; empty: nothing."""
     if history.claims.reduction == "none":
@@ -114,7 +132,7 @@ def _lacks(history: History) -> str:
 def _rate(run: Training) -> str:
     """On the quadratic with plain SGD: how fast it came nearer to the optimum, and must at least in the long run."""
     model, history = run.model, run.history
-    if not isinstance(model, Quadratic) or not run.rule.plain:
+    if not run.in_theory or not isinstance(model, Quadratic):
         return ""
     workload = history.workload
     ends = [np.linalg.norm(run.theta(worker, index) - model.optimum) for worker, index in history.finals]

@@ -19,6 +19,7 @@ from ..checks.path import serial_path, training_of
 from ..history.columns import OK, Bools, Floats, Ints, Pushes
 from ..history.model import History
 from ..models import Classifier, join
+from ..optimizers import clipped
 from ..trained import batches_of, model_of
 from ..workloads.serial import serial_training, union_gradient
 
@@ -140,9 +141,10 @@ def curves_of(history: History) -> Curves | None:
     if sync:
         path = serial_path(run, run.start, steps)
     else:
+        gradient = union_gradient(model, data, batches_of(alone, data))
         path = serial_training(
             model,
-            union_gradient(model, data, batches_of(alone, data)),
+            lambda theta, step: clipped(gradient(theta, step), layout.clip_norm),
             start=run.start,
             steps=steps * layout.workers,
             rule=run.rule,

@@ -23,7 +23,7 @@ from ..launchers.blueprint import Containers
 from ..launchers.engine import engine
 from ..launchers.launcher import PROCESS, Launcher, launchers
 from ..launchers.local import LocalLauncher
-from ..layout import Link
+from ..layout import Layout, Link
 from ..parts import SCIKIT_LEARN
 from ..probe import ORDER, SAMPLES, UNIT, Ledger
 from .calibrate import SCALES, STEPS, finished, is_distinct, learning_rate
@@ -180,6 +180,8 @@ class Session:
             replication="between-graph",
             optimizer="sgd",
             schedule="constant",
+            clip_norm=0.0,
+            clip_when=Layout.clip_when,
         )
         workload = Workload(seed=plan.workload.seed, steps=STEPS, scales=SCALES)
         calm = _calm(plan, out=folder, layout=layout, workload=workload, learns=plan.proxied)
@@ -272,8 +274,8 @@ def _beside(plan: Plan) -> Iterator[Plan]:
 def _rate(plan: Plan, unit: float) -> float:
     """What the probe multiplies a model's gradient with, so that a round or an update has the plan's learning rate.
 
-    With an optimizer or a schedule the trainer applies that itself, and gets the gradient as it is: of a round their
-    mean, of an update in async the gradient.
+    With an optimizer, a schedule or clipping the trainer applies the rate, and gets the gradient as it is: of a round
+    their mean, of an update in async the gradient.
     """
     layout, speed = plan.layout, plan.workload.learning_rate if plan.layout.plain else 1.0
     mean = layout.update == "sync" and plan.target.claimed(layout).averages

@@ -11,6 +11,7 @@ from ..claims import DEFAULTS
 from ..defect import Defect
 from ..errors import BadInput
 from ..layout import Layout
+from ..optimizers import CLIP_WHEN
 from ..options import OF_TRAINERS
 from ..parts import TENSORFLOW
 from ..probe import UNIT
@@ -45,6 +46,9 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
     """
     if defect:
         _check_defect(defect, layout, steps, options)
+    if layout is not None and layout.clip_norm and layout.clip_when != CLIP_WHEN[0] and layout.ps > 1:
+        problem = "the reference trainer has one ps then, or none, for each ps has a part of the average"
+        raise BadInput("--clip-when", problem, value=layout.clip_when)
     command: tuple[str, ...] = (
         "{python}",
         "-m",

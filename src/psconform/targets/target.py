@@ -31,8 +31,11 @@ NOTHING, RESTART_TASK, RESTART_ALL = ON_FAILURE = ("nothing", "restart-task", "r
 """After a fault has ended a task: nothing; it is started again; or all tasks are ended and started again."""
 IMAGE = "[A-Za-z0-9][A-Za-z0-9._:@/-]{0,254}"
 """Names of images: never a path."""
-OPTIONS = (*MODES, "local_steps", "accumulate", "replication", "optimizer", "schedule", "drop_after", "gpus")
-"""Fields of the layout that a target takes if its commands contain the placeholder; the last seven change no claim."""
+OPTIONS = (
+    *(*MODES, "local_steps", "accumulate", "replication", "optimizer", "schedule", "clip_norm", "clip_when"),
+    *("drop_after", "gpus"),
+)
+"""Fields of the layout that a target takes if its commands contain the placeholder; only ``MODES`` change a claim."""
 
 
 @dataclass(frozen=True)

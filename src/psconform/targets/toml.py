@@ -105,10 +105,12 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         least, most = (getattr(file, f"{bound}_{job}") for bound in ("min", "max"))
         if least > most:
             raise BadInput(f"{path}: min_{job}", f"is more than max_{job} ({most})", value=least)
-    used = {name for name in ("optimizer", "schedule", "learning_rate") if any(job.uses(name) for job in jobs.values())}
-    if used and "learning_rate" not in used:
-        hint = "With an optimizer or a schedule the learning rate is the trainer's to apply"
-        raise BadInput(f"{path}: jobs", "take {optimizer} or {schedule} without {learning_rate}", hint=hint)
+    rules = ("optimizer", "schedule", "clip_norm")
+    used = [name for name in rules if any(job.uses(name) for job in jobs.values())]
+    if used and not any(job.uses("learning_rate") for job in jobs.values()):
+        hint = "With an optimizer, a schedule or clipping the learning rate is the trainer's to apply"
+        taken = " and ".join(f"{{{name}}}" for name in used)
+        raise BadInput(f"{path}: jobs", f"take {taken} without {{learning_rate}}", hint=hint)
     return Target(
         name=file.name,
         source=str(path.resolve()),
