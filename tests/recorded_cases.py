@@ -123,6 +123,7 @@ MODES: dict[str, dict[str, Any]] = {
     # trainers of others
     "weighted": {"target": str(THEIRS / "fedavg-weights" / "target.toml"), "layout": "ps=1,worker=3", "steps": 12},
     "distinct": {"target": str(THEIRS / "order-mismatch" / "target.toml"), "layout": "ps=2,worker=2", "steps": 12},
+    "other-jobs": {"target": str(THEIRS / "scheduler" / "target.toml"), "layout": "ps=2,worker=2", "steps": 12},
     # who leaves, and who comes back
     "batches-sync": {"batches": {"worker:1": 12, "worker:2": 1}},
     "batches-async": {"batches": {"worker:1": 12, "worker:2": 1}, "update": "async"},

@@ -83,6 +83,28 @@ def test_gradients_of_several_steps_are_added_up(judge, seed, bug, workload, nam
     assert line in run.explain()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("bug", "struck", "names", "line"),
+    [
+        ("", 0, (), ""),
+        ("", 5, (), "kill scheduler:0 when the first worker is at step 30"),
+        ("evaluator-writes", 0, ("S1",), "which lacks the gradient of worker:0"),
+        ("evaluator-dies", 0, ("L0",), "evaluator:0 failed with status 1"),
+        ("stuck", 5, ("L1",), "after kill scheduler:0 when the first worker is at step 30"),
+    ],
+)
+def test_jobs_that_train_nothing(judge, seed, bug, struck, names, line, monkeypatch):
+    """A scheduler, which workers register with, and evaluators, as BytePS, MXNet and TensorFlow have them."""
+    monkeypatch.setenv("BUG", bug)
+    folder, options = CASES / "scheduler", {"layout": "ps=2,worker=2", "steps": 60, "seed": seed, "patience_s": 3}
+    run = judge(folder / "target.toml", **options, **({"faults": folder / "faults.toml"} if struck else {}))
+    assert run.violated[:1] == names, run.explain()
+    assert run.exit_code == bool(bug)
+    assert run.coverage.observed == struck
+    assert line in run.explain()
+
+
 CLIPS = [
     ("", "before", "ps=2,worker=2", ""),
     ("", "after", "ps=1,worker=2", ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from psconform.errors import BadInput
@@ -236,3 +238,49 @@ def test_replication_is_taken_by_who_has_its_placeholder_and_changes_no_claim(tm
 def test_a_near_miss_is_suggested(tmp_path):
     text = GOOD.replace('"at-least-once"', '"at-least-onc"')
     assert refused(tmp_path, text).endswith("(did you mean 'at-least-once'?)")
+
+
+OTHERS = """
+[jobs.scheduler]
+command = ["schedules", "{scheduler_hosts}"]
+exits = false
+[jobs.evaluator]
+count = 2
+command = ["evaluates"]
+env = { PS = "{ps_hosts}" }
+"""
+
+
+def test_jobs_that_train_nothing(tmp_path):
+    target = load(tmp_path, GOOD.replace("{seed}", "{evaluator_hosts}") + OTHERS)
+    assert target.others == (("scheduler", 1), ("evaluator", 2))
+    layout = Layout(ps=1, workers=2, others=target.others)
+    names = ["scheduler:0", "evaluator:0", "evaluator:1", "ps:0", "worker:0", "worker:1"]
+    assert list(map(str, layout.all_tasks)) == names
+    addresses = {task: f"{task.slug}:1" for task in layout.all_tasks}
+    scheduler, evaluator = layout.all_tasks[:2]
+    command = target.command(scheduler, addresses, layout=layout, workload={})
+    assert command.argv == ("schedules", "scheduler-0:1")
+    worker = target.command(layout.all_tasks[-1], addresses, layout=layout, workload={})
+    assert worker.env["B"] == "evaluator-0:1,evaluator-1:1"
+    said = json.loads(target.command(evaluator, addresses, layout=layout, workload={}).env["TF_CONFIG"])
+    assert said["task"] == {"type": "evaluator", "index": 0}
+    assert said["cluster"].keys() == {"ps", "scheduler", "worker"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[jobs.Head]\ncommand = ['a']", "jobs: the name of a job must be a lower-case word"),
+        (
+            "[jobs.toxiproxy]\ncommand = ['a']",
+            "jobs: the name of a job must be a lower-case word, and not psconform or",
+        ),
+        ("[jobs.head]\ncount = 2", "jobs.head.command: is missing"),
+        ("[jobs.head]\ncommand = ['a']\ncount = 0", "jobs.head.count: Input should be greater than or equal to 1"),
+        ("[jobs.head]\ncommand = ['a']\nnumber = 2", "jobs.head: unknown field, got 'number'; valid: command, count,"),
+        ("[jobs.head]\ncommand = ['{tail_hosts}']", "jobs.head.command: unknown placeholder, got 'tail_hosts'"),
+    ],
+)
+def test_other_jobs_that_cannot_be(tmp_path, text, says):
+    assert refused(tmp_path, f"{GOOD}\n{text}").startswith(says)

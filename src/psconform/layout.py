@@ -101,6 +101,8 @@ class Layout:
     back when it returns; 0: it waits.
     ``gpus`` is how many each worker has, with a tower on each (``emulated``: on as many logical CPUs); their gradients
     are averaged before the push. 0: it computes on the CPU.
+    ``others`` are jobs that train nothing (a scheduler, an evaluator), as the target has them: each a name and how many
+    tasks it has.
     """
 
     ps: int = 2
@@ -120,6 +122,7 @@ class Layout:
     drop_after: float = 0.0
     gpus: int = 0
     emulated: bool = False
+    others: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for job, count, least in (("ps", self.ps, 0), ("worker", self.workers, 1)):
@@ -182,8 +185,13 @@ class Layout:
         )
 
     @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """All tasks in the order in which they are started: those of other jobs, parameter servers, workers."""
+        return tuple(Task(job, i) for job, count in self.others for i in range(count)) + self.tasks
+
+    @property
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks, parameter servers first."""
+        """The tasks that train, parameter servers first."""
         return tuple(Task("ps", i) for i in range(self.ps)) + self.worker_tasks
 
     @property

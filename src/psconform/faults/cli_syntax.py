@@ -71,7 +71,7 @@ def _listed(option: str, texts: Iterable[str]) -> list[str]:
 def _fault(kind: Kind, text: str, *, layout: Layout, steps: int, again: float | None) -> Fault:
     place = f"--{kind.name}"
     example = "worker:0@10..15 or ps:0@1s..3s" if kind.lasts else "ps:0@20, worker:1@after-push:35 or ps:0@2s"
-    task, rest = _at(text, place=place, example=example, tasks=layout.tasks, layout=layout)
+    task, rest = _at(text, place=place, example=example, tasks=layout.all_tasks, layout=layout)
     first, dots, last = rest.partition("..")
     if bool(dots) != kind.lasts:
         raise BadInput(place, f"must be like {example}", value=text)
@@ -109,6 +109,6 @@ def _at(text: str, *, place: str, example: str, tasks: Iterable[Task], layout: L
         raise BadInput(place, f"must be TASK@WHEN, such as {example}", value=text)
     task = Task.parse(name, place=place)
     if task not in tasks:
-        problem = "is for workers" if task in layout.tasks else f"layout {layout.text} has no such task"
+        problem = "is for workers" if task in layout.all_tasks else f"layout {layout.text} has no such task"
         raise BadInput(place, problem, value=name, choices=map(str, tasks))
     return task, rest

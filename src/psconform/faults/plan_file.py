@@ -163,9 +163,10 @@ def _faults(entry: _Entry, *, place: str, layout: Layout, steps: int) -> list[Fa
                 raise BadInput(f"{place}: {name}", f"is not for {entry.kind}", value=getattr(entry, name))
         return [Fault(region=FOLDER if kind.mounts else NEWEST, **common)]
     _only("task", entry, place=place)
-    if kind.asked and (entry.task or "").partition(":")[0] == "ps":
-        raise BadInput(f"{place}: task", f"{entry.kind} is for workers: nothing in a ps tells", value=entry.task)
-    tasks = layout.worker_tasks if kind.of == DATA or kind.asked else layout.tasks
+    job = (entry.task or "").partition(":")[0]
+    if kind.asked and job in {task.job for task in layout.all_tasks} - {"worker"}:
+        raise BadInput(f"{place}: task", f"{entry.kind} is for workers: nothing in a {job} tells", value=entry.task)
+    tasks = layout.worker_tasks if kind.of == DATA or kind.asked else layout.all_tasks
     return [Fault(task=task, **common) for task in _tasks(entry.task or "", tasks, layout, place=f"{place}: task")]
 
 

@@ -273,7 +273,7 @@ def read_data(folder: Path) -> Data:
 def _last_words(folder: Path, manifest: Manifest, last: dict[Task, AnyEvent]) -> dict[str, str]:
     """By task, what it recorded and logged last, and where it is stuck, for the witness of a hang or a crash."""
     lines = {}
-    for task in manifest.layout.tasks:
+    for task in manifest.layout.all_tasks:
         event = last.get(task)
         step = getattr(event, "step", None)
         what = "recorded nothing" if event is None else f"recorded {event.__struct_config__.tag} last"
@@ -345,7 +345,7 @@ def _event_files(folder: Path, manifest: Manifest) -> Files:
     if not (folder / "events").is_dir():
         raise Malformed(folder, "has no folder events/")
     files: Files = {}
-    known = {*manifest.layout.tasks, RUNNER}
+    known = {*manifest.layout.all_tasks, RUNNER}
     for path in sorted((folder / "events").iterdir()):
         match = _NAME.fullmatch(path.name)
         task = Task(match[1], int(match[2])) if match else None
@@ -508,7 +508,7 @@ def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
     for name, event in exits.items():
         if event.status != 0 and not event.stopped and name not in said and not history.stops:
             gaps.append(f"{name} {how_it_ended(event.status)}")
-    return gaps + [f"{task} has no recorded end" for task in history.layout.tasks if str(task) not in exits]
+    return gaps + [f"{task} has no recorded end" for task in history.layout.all_tasks if str(task) not in exits]
 
 
 def outcome_counts(history: History) -> dict[str, int]:

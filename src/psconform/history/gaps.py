@@ -54,7 +54,7 @@ def endless(files: Files, own: EventFile | None, closed: dict[Task, int], layout
     if own is None or not own.ended:
         yield NOT_ENDED
     exits = _exits(own)
-    for task in layout.tasks:
+    for task in layout.all_tasks:
         life = max(files.get(task, ()), default=0)
         if closed.get(task, -1) < life and (str(task), life) not in exits:
             yield f"{task}: its record has no end event, and nobody saw it end"
@@ -62,7 +62,7 @@ def endless(files: Files, own: EventFile | None, closed: dict[Task, int], layout
 
 def unwritable(folder: Path, layout: Layout) -> Iterator[str]:
     """Whose probe could not go on with its record: of a full disk, say."""
-    for task in layout.tasks:
+    for task in layout.all_tasks:
         names = (f"{task.slug}.unwritable", f"{task.slug}.*.unwritable")
         if any(found for name in names for found in (folder / "done").glob(name)):
             yield f"{task}: its probe could not go on writing its record; its log says why"

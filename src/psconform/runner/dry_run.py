@@ -34,7 +34,7 @@ def dry_run(plan: Plan) -> list[dict[str, Any]]:
         PsconformError: containers, and the docker SDK is missing.
     """
     if plan.containers is None:
-        return [_process(plan, task) for task in plan.layout.tasks]
+        return [_process(plan, task) for task in plan.layout.all_tasks]
     return _containers(plan, plan.containers)
 
 
@@ -50,7 +50,7 @@ class _View:
 
 
 def _process(plan: Plan, task: Task) -> dict[str, Any]:
-    known = dict.fromkeys(plan.layout.tasks, LOCAL)
+    known = dict.fromkeys(plan.layout.all_tasks, LOCAL)
     command = _command(plan, task, known, CONTROL, _View(Path(TEMPORARY), os.environ))
     log = log_of(plan.out, task)
     return {
@@ -74,11 +74,12 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     cluster = cluster_of(chosen, UNKNOWN, plan.out, owner=OWNER, shared=shared)
     view = _View(shared, {}, cluster.seen)
     proxied = plan.proxied
-    listens = {task: f"{task.slug}:{chosen.port(task)}" for task in plan.layout.tasks}
-    helpers = [cluster.helper(task) for task in plan.layout.tasks]
+    listens = {task: f"{task.slug}:{chosen.port(task)}" for task in plan.layout.all_tasks}
+    helpers = [cluster.helper(task) for task in plan.layout.all_tasks]
     tasks = []
     for task, own_address in listens.items():
-        known = {**dict.fromkeys(listens, f"{TOXIPROXY.slug}:PORT"), task: own_address} if proxied else listens
+        behind = dict.fromkeys(plan.layout.tasks if proxied else (), f"{TOXIPROXY.slug}:PORT")
+        known = {**listens, **behind, task: own_address}
         command = _command(plan, task, known, f"unix:{SHARED}/control", view)
         tasks.append(cluster.task(task, command, mark=OWNER))
     proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]

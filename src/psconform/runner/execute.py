@@ -225,7 +225,7 @@ class _Execution:
 
     def __post_init__(self) -> None:
         self.layout = self.plan.layout
-        self.states = dict.fromkeys(self.layout.tasks, "waiting")
+        self.states = dict.fromkeys(self.layout.all_tasks, "waiting")
         self.began, self.clock = time.monotonic(), AwakeClock()
         self.trained_since: float | None = None
         self.killed_before = _oom_kills()
@@ -244,15 +244,14 @@ class _Execution:
 
     def start(self) -> None:
         """Start all tasks, parameter servers first, and wait for those that have a sign of readiness."""
-        self.launcher.begin(self.manifest.run, self.layout.tasks, self.folder)
-        self.addresses = {task: self.launcher.address(None, task) for task in self.layout.tasks}
+        self.launcher.begin(self.manifest.run, self.layout.all_tasks, self.folder)
+        self.addresses = {task: self.launcher.address(None, task) for task in self.layout.all_tasks}
         if self.plan.proxied:
             from .proxy_setup import proxies  # what it imports is an extra
 
             fixed = self.plan.target.fixed
-            made = proxies(
-                self.server, self.manifest, self.addresses, launcher=self.launcher, folder=self.folder, fixed=fixed
-            )
+            trains = {task: self.addresses[task] for task in self.layout.tasks}
+            made = proxies(self.server, self.manifest, trains, launcher=self.launcher, folder=self.folder, fixed=fixed)
             self.links = self.cleanup.enter_context(made)
         wait_s, seen = self.plan.patience_s + self.plan.outage_s, self.launcher.seen
         self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=seen)
@@ -280,19 +279,19 @@ class _Execution:
             faketime.write(clock_of(self.launcher.temporary, task), 0)
         if self.plan.clocks and (library := faketime.find()) is not None:
             faketime.copy(library, self.launcher.temporary)
-        self.lives = dict.fromkeys(self.layout.tasks, -1)
-        self.started = dict.fromkeys(self.layout.tasks, 0)
+        self.lives = dict.fromkeys(self.layout.all_tasks, -1)
+        self.started = dict.fromkeys(self.layout.all_tasks, 0)
         for task in self.layout.tasks:
             self._refuse_until_it_listens(task)
-        self._launch_all([task for task in self.layout.tasks if task not in late])
+        self._launch_all([task for task in self.layout.all_tasks if task not in late])
         self.manifest.times_s["started"] = round(time.monotonic() - self.began, 3)
 
     def _launch_all(self, tasks: Sequence[Task]) -> None:
-        """Start these tasks: workers once the parameter servers are ready that have a sign of it."""
-        for job in ("ps", "worker"):
+        """Start these tasks, job by job: each once those before it are ready that have a sign of it."""
+        for job in dict.fromkeys(task.job for task in tasks):
             for task in (task for task in tasks if task.job == job):
                 self._launch(task)
-            for task in (task for task in tasks if task.job == job == "ps"):
+            for task in (task for task in tasks if task.job == job != "worker"):
                 there, ready = partial(self._runs, task), self.job(task).ready
                 await_ready(
                     task,
@@ -308,7 +307,7 @@ class _Execution:
         """It listens at another address from now on; empty: nowhere."""
         if address := address and f"{address}:{self.addresses[task].rpartition(':')[2]}":
             self.addresses[task] = address
-        if self.links is not None:
+        if self.links is not None and task in self.layout.tasks:
             self.links.at(task, address)
 
     def _wires(self) -> Wires | None:
@@ -339,13 +338,13 @@ class _Execution:
         while (self.launcher.running or any(map(self.launcher.state_of, self.seconds))) and self.clock() < deadline:
             self._poll()
         self.started = dict.fromkeys(self.started, max(self.started.values()))
-        for task in self.layout.tasks:
+        for task in self.layout.all_tasks:
             if task not in self.down:
                 self._restarts(task, "it had ended")
             if task.job == "worker":
                 (self.folder / "done" / f"worker-{task.index}").unlink(missing_ok=True)
         others, self.down = self.down, {}
-        self._launch_all(self.layout.tasks)
+        self._launch_all(self.layout.all_tasks)
         for task in (task for task, of_plan in others.items() if not of_plan):
             self._tell_restart(task, "started again", on=False)
 
@@ -367,8 +366,12 @@ class _Execution:
         self.states[task], self.launched[task] = "running", self.clock()
 
     def _refuse_until_it_listens(self, task: Task) -> None:
-        """A proxy takes connections for a replica that is not there; of a ps its sign of readiness is waited for."""
-        if self.links is not None and self.layout.all_reduce:
+        """A proxy takes connections for a task that is not there.
+
+        Workers wait for the sign of readiness of a ps, but replicas dial each other, and other jobs are there first.
+        """
+        dialled_early = self.layout.all_reduce or self.layout.others
+        if self.links is not None and dialled_early and task in self.layout.tasks:
             self.silent[task] = 0.0
             with suppress(PsconformError):  # proxies that are gone are reported in the end
                 self.links.silent(task, on=True)
@@ -400,7 +403,9 @@ class _Execution:
         """Start a process that is this task, its next incarnation."""
         life = self.started[task]
         self.started[task] += 1
-        known = self.links.addresses_of(task) if self.links is not None else self.addresses
+        known = self.addresses
+        if self.links is not None and (self.links.shared or task in self.layout.tasks):
+            known = {**known, **self.links.addresses_of(task)}  # which no task of another job is behind
         command = command_of(
             self.plan,
             self.manifest,

@@ -203,7 +203,7 @@ def make_plan(options: Options) -> Plan:
             raise BadInput(OPTIONS[name].flag, f"must be between {least} and {most}", value=value)
     stragglers = parse_slow(options.slow, layout=shape, patience_s=patience_s)
     found = find_target(target, defect=defect, layout=shape, steps=steps, workload=workload, compression=compression)
-    shape = _reduced(shape, options, found, values)
+    shape = replace(_reduced(shape, options, found, values), others=found.others)
     found.fits(shape)
     found.claimed(shape)
     containers = containers_of(

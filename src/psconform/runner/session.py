@@ -119,7 +119,7 @@ class Session:
                 undialled = bool(plan.drawn) and not fitted.proxied
                 plan = fitted
             if idle or undialled:
-                tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
+                tasks = dict.fromkeys(map(str, plan.layout.all_tasks), "waiting")
                 said = tuple(fault.words for fault in idle)
                 notify(Progress(tasks, 0, plan.updates, None, unused=said, undialled=undialled))
             server = self._server_for(plan, notify)
@@ -142,7 +142,7 @@ class Session:
         """What a plan of local processes needs for its proxies; containers have one of their own."""
         if plan.containers is not None or not plan.proxied:
             return None
-        tasks = dict.fromkeys(map(str, plan.layout.tasks), "waiting")
+        tasks = dict.fromkeys(map(str, plan.layout.all_tasks), "waiting")
         return self.server(lambda what: notify(Progress(tasks, 0, plan.updates, None, what=what)))
 
     def _execute(self, plan: Plan, launcher: Launcher, **more: Any) -> Manifest:

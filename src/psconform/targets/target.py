@@ -18,8 +18,17 @@ from ..parts import Part
 
 Addresses = Mapping[Task, str]
 
+JOBS = ("ps", "worker")
+"""Those that train."""
+
+
+def hosts_of(job: str) -> str:
+    """The placeholder for the addresses of a job's tasks."""
+    return f"{job}_hosts"
+
+
 PLACEHOLDERS = (
-    *("job", "index", "task", "chief", "ps_hosts", "worker_hosts", "hosts", "host", "port"),
+    *("job", "index", "task", "chief", *map(hosts_of, JOBS), "hosts", "host", "port"),
     *(option.placeholder for option in RUN_OPTIONS.values() if option.placeholder),
     *("gpus", "python", "here"),
 )
@@ -49,13 +58,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Job:
-    """How the tasks of one job are started and whether they end by themselves."""
+    """How the tasks of one job are started and whether they end by themselves; ``count``: of jobs that do not train."""
 
     command: tuple[str, ...]
     entry: str = ""
     env: tuple[tuple[str, str], ...] = ()
     ready: Ready = Ready()
     exits: bool = True
+    count: int = 1
 
     def uses(self, placeholder: str) -> bool:
         """A command or an environment value contains it."""
@@ -69,7 +79,7 @@ class Target:
 
     Attributes:
         name: as ``psconform run`` takes it, if another package has it in its entry points.
-        jobs: how tasks of ``ps`` and ``worker`` are started.
+        jobs: how tasks of ``ps`` and ``worker`` are started, and of jobs that do not train.
         claims: by update mode; a mode without claims is not supported.
         source: where it is described.
         about: one line, for ``psconform list targets``.
@@ -120,6 +130,11 @@ class Target:
     image: str = ""
     environment: tuple[str, ...] = ()
     modules: Mapping[Part, str] = field(default_factory=dict)
+
+    @property
+    def others(self) -> tuple[tuple[str, int], ...]:
+        """Jobs that do not train, in the order of the file, and how many tasks they have."""
+        return tuple((name, job.count) for name, job in self.jobs.items() if name not in JOBS)
 
     @property
     def fixed(self) -> bool:
@@ -243,15 +258,15 @@ class Target:
         workload: Mapping[str, str | int | float],
         listens: str,
     ) -> dict[str, str]:
-        hosts = {job: [a for t, a in sorted(addresses.items()) if t.job == job] for job in ("ps", "worker")}
+        names = dict.fromkeys((*JOBS, *self.jobs))
+        hosts = {job: [a for t, a in sorted(addresses.items()) if t.job == job] for job in names}
         host, _, port = listens.rpartition(":")
         values = {
             "job": task.job,
             "index": task.index,
             "task": task,
             "chief": int(task == Task("worker", 0)),
-            "ps_hosts": ",".join(hosts["ps"]),
-            "worker_hosts": ",".join(hosts["worker"]),
+            **{hosts_of(job): ",".join(of_job) for job, of_job in hosts.items()},
             "hosts": ",".join(hosts["ps"] + hosts["worker"]),
             "host": host,
             "port": port,
@@ -288,8 +303,13 @@ def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
 
 
 def tf_config(task: Task, addresses: Addresses) -> str:
-    """``TF_CONFIG`` as ``tf.distribute.cluster_resolver.TFConfigClusterResolver`` reads it."""
+    """``TF_CONFIG`` as ``tf.distribute.cluster_resolver.TFConfigClusterResolver`` reads it.
+
+    An ``evaluator`` is not in the cluster (https://www.tensorflow.org/guide/distributed_training#setting_up_tf_config).
+    """
     cluster: dict[str, list[str]] = {}
     for member, address in sorted(addresses.items()):
+        if member.job == "evaluator":
+            continue
         cluster.setdefault(member.job, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})

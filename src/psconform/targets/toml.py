@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +18,12 @@ from ..files import read_text
 from ..layout import MAX_TASKS
 from ..options import REDUCTIONS, UPDATES
 from ..workloads import find_workload
-from .target import IMAGE, PLACEHOLDERS, Job, Ready, Target, fill
+from .target import IMAGE, JOBS, PLACEHOLDERS, Job, Ready, Target, fill, hosts_of
 
 Words = Annotated[list[str], Field(min_length=1)]
+_JOB = "[a-z][a-z_]{0,30}"
+TAKEN = ("psconform", "toxiproxy")
+"""Names of tasks that are psconform's own."""
 _Number = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 
 
@@ -39,7 +44,16 @@ class _Job(_Strict):
     exits: bool = True
 
 
+class _Other(_Job):
+    """A job that does not train."""
+
+    count: Annotated[int, Field(ge=1, le=MAX_TASKS)] = 1
+
+
 class _Jobs(_Strict):
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, _Other]
+
     ps: _Job | None = None
     worker: _Job
 
@@ -95,9 +109,16 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
             raise BadInput(f"{path}: reductions", "unknown reduction", value=reduction, choices=REDUCTIONS)
     for workload in file.workloads:
         find_workload(workload, place=f"{path}: workloads")
-    jobs = {"worker": _job(path, "worker", file.jobs.worker, file.env)}
+    others = file.jobs.__pydantic_extra__
+    for name in others:
+        if not re.fullmatch(_JOB, name) or name in TAKEN:
+            problem = f"must be a lower-case word, and not {' or '.join(TAKEN)}"
+            raise BadInput(f"{path}: jobs", f"the name of a job {problem}", value=name)
+    read = partial(_job, path, shared=file.env, known=tuple(map(hosts_of, others)))
+    jobs = {"worker": read("worker", file.jobs.worker)}
     if file.jobs.ps is not None:  # else replicas that exchange gradients by all-reduce
-        jobs["ps"] = _job(path, "ps", file.jobs.ps, file.env)
+        jobs["ps"] = read("ps", file.jobs.ps)
+    jobs |= {name: replace(read(name, job), count=job.count) for name, job in others.items()}
     if file.jobs.ps is None and "async" in claims:
         hint = "A target without [jobs.ps] has replicas, which exchange gradients in rounds"
         raise BadInput(f"{path}: claims", "needs [jobs.ps]", value="async", choices=("sync",), hint=hint)
@@ -149,11 +170,11 @@ def _reductions(path: Path, file: _File, jobs: Mapping[str, Job]) -> list[str]:
     return found if file.reductions or any(job.uses("reduction") for job in jobs.values()) else found[:1]
 
 
-def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:
-    """One job of the file, its templates tried out; raises BadInput."""
+def _job(path: Path, name: str, job: _Job, *, shared: dict[str, str], known: Sequence[str]) -> Job:
+    """One job of the file, its templates tried out (``known``: their placeholders for other jobs); raises BadInput."""
     env = tuple({**shared, **job.env}.items())
     for where, text in [("command", part) for part in job.command] + [(f"env.{k}", v) for k, v in env]:
-        _check_template(text, place=f"{path}: jobs.{name}.{where}")
+        _check_template(text, known, place=f"{path}: jobs.{name}.{where}")
     for variable, _ in env:
         if not variable or "=" in variable or "\0" in variable:
             raise BadInput(f"{path}: jobs.{name}.env", "is no name of an environment variable", value=variable)
@@ -165,12 +186,12 @@ def _job(path: Path, name: str, job: _Job, shared: dict[str, str]) -> Job:
     return Job(tuple(job.command), "", env, Ready(**job.ready.model_dump()), job.exits)
 
 
-def _check_template(text: str, *, place: str) -> None:
+def _check_template(text: str, known: Sequence[str], *, place: str) -> None:
     """Fill it in once for practice, so that a wrong placeholder shows before anything starts."""
     if "\0" in text:
         raise BadInput(place, "must not contain a null character", value=text)
     try:
-        fill(text, dict.fromkeys(PLACEHOLDERS, ""), place=place)
+        fill(text, dict.fromkeys((*PLACEHOLDERS, *known), ""), place=place)
     except TypeError as error:  # {host[name]}
         raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
 
@@ -214,4 +235,6 @@ def _bad_field(path: Path, error: ValidationError, *, within: str = "") -> BadIn
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:
     models: dict[int, type[BaseModel]] = {0: _File, 1: _Jobs, 2: _Job, 3: _Ready}
+    if len(location) == 2 and location[1] not in JOBS:
+        return sorted(_Other.model_fields)
     return sorted(models[min(len(location), 3)].model_fields)
