@@ -105,6 +105,18 @@ def test_jobs_that_train_nothing(judge, seed, bug, struck, names, line, monkeypa
     assert line in run.explain()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("bug", ["", "one-buffer"])
+def test_one_process_trains_for_all_workers(judge, seed, bug, monkeypatch):
+    monkeypatch.setenv("BUG", bug)
+    target, options = CASES / "one-process" / "target.toml", {"layout": "ps=2,worker=3", "steps": 30, "seed": seed}
+    for workload in ("ledger",) if bug else ("ledger", "digits"):
+        run = judge(target, update="async", replication="in-graph", workload=workload, **options)
+        own = {"A7"} if bug else set()  # a worker may also see that its own gradient is missing
+        assert {*run.violated} - own == ({"A1", "A5", "R1", "R2"} if bug else set()), run.explain()
+        assert run.exit_code == bool(bug), run.explain()
+
+
 CLIPS = [
     ("", "before", "ps=2,worker=2", ""),
     ("", "after", "ps=1,worker=2", ""),

@@ -139,7 +139,11 @@ def test_what_cannot_show_it_is_not_judged(tmp_path):
     ("options", "says"),
     [
         ({"replication": "graph"}, r"--replication: unknown replication, got 'graph'; valid: between-graph, in-graph"),
-        ({"replication": "in-graph", "update": "async"}, "--replication: needs --update sync, got 'in-graph'"),
+        ({"replication": "in-graph", "update": "async"}, "--replication: the reference trainer has it in sync only"),
+        (
+            {"replication": "model-parallel", "update": "async", "workload": "digits"},
+            "--replication: needs --update sync: its parts train in step, got 'model-parallel'",
+        ),
         ({"replication": "in-graph", "quorum": 1}, "--replication: excludes --quorum: one client"),
         (
             {"replication": "model-parallel"},

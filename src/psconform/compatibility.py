@@ -71,7 +71,8 @@ def _rows(names: str, needs: str, *among: Any, why: str = "", of: tuple[Any, ...
 
 ROWS: tuple[Row, ...] = (
     *_rows("reduction", "update", "sync", why="async applies each gradient by itself", of=("sum", "weighted")),
-    *_rows("quorum replication accumulate", "update", "sync"),
+    *_rows("quorum accumulate", "update", "sync"),
+    *_rows("replication", "update", "sync", why="its parts train in step", of=("model-parallel",)),
     *_rows("exchange", "update", "sync", why="replicas exchange gradients in rounds"),
     *_rows("staleness rate", "update", "async"),
     *_rows("read_every", "update", "async", why="a sync worker reads each round"),

@@ -92,8 +92,8 @@ class Layout:
     ``rate`` is the learning rate of a gradient in async: ``staleness-aware`` divides it by max(1, staleness).
     ``local_steps`` is how many steps a replica takes by itself before all are averaged (1: gradients are, each step).
     ``accumulate`` is how many gradients, of so many steps, each worker brings to a sync round.
-    ``replication`` says who owns the steps of a sync run: each worker its own (``between-graph``), or one client that
-    spreads the copies of one graph (``in-graph``) or the parts of one model (``model-parallel``) over all workers.
+    ``replication`` says who owns the steps: each worker its own (``between-graph``), or one client that spreads the
+    copies of one graph (``in-graph``) or, in sync, the parts of one model (``model-parallel``) over all workers.
     ``optimizer`` and ``schedule`` are what an update does with a gradient, and how its learning rate changes; see
     optimizers.py. ``clip_norm`` is the global norm that a gradient may have, of each worker before they are averaged or
     of a round after it (``clip_when``); 0: any.
@@ -198,6 +198,16 @@ class Layout:
     def worker_tasks(self) -> tuple[Task, ...]:
         """The workers; ``worker:0`` is the chief."""
         return tuple(Task("worker", i) for i in range(self.workers))
+
+    @property
+    def one_client(self) -> bool:
+        """The process of worker:0 keeps the records of all workers."""
+        return self.replication != "between-graph"
+
+    @property
+    def has_twin(self) -> bool:
+        """It is compared with the same training between-graph: in sync, for async is never the same twice."""
+        return self.one_client and self.update == "sync"
 
     @property
     def all_reduce(self) -> bool:

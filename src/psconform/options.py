@@ -171,7 +171,7 @@ class Options:
     replication: str = option(
         "between-graph",
         CLUSTER,
-        "Sync only: between-graph, in-graph or model-parallel (digits, quadratic).",
+        "between-graph; in-graph: one process for all workers; model-parallel: sync, digits, quadratic.",
         choices=REPLICATIONS,
         placeholder="replication",
     )

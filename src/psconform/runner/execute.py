@@ -613,7 +613,8 @@ class _Execution:
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
-        if task.job == "worker" and not self.scheduler.returns(task) and not self.down:
+        leaves = task.job == "worker" and not (self.layout.one_client and task.index)  # else worker:0 has its record
+        if leaves and not self.scheduler.returns(task) and not self.down:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed

@@ -267,7 +267,7 @@ def _beside(plan: Plan) -> Iterator[Plan]:
     """
     if ORDER in plan.workload.shows:
         yield _calm(plan, out=plan.out / PLAIN, workload=structs.replace(plan.workload, name=Ledger.name))
-    if not plan.workload.is_ledger and plan.layout.replication != "between-graph":
+    if not plan.workload.is_ledger and plan.layout.has_twin:
         yield _calm(plan, out=plan.out / TWIN, layout=replace(plan.layout, replication="between-graph"))
 
 

@@ -101,7 +101,7 @@ def judge_folder(folder: Path, *, max_record: int = 0) -> Judged:
     history = load_history(folder, manifest)
     if ORDER in manifest.workload.shows:
         history = dataclasses.replace(history, plain=_plain(folder / PLAIN, manifest))
-    if manifest.layout.replication != "between-graph" and not manifest.workload.is_ledger:
+    if manifest.layout.has_twin and not manifest.workload.is_ledger:
         history = dataclasses.replace(history, twin=_twin(folder / TWIN, manifest))
     curves = _curves(history)
     anomalies = find_anomalies(history, curves.losses if curves is not None else None)

@@ -46,6 +46,8 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
     """
     if defect:
         _check_defect(defect, layout, steps, options)
+    if layout is not None and layout.one_client and layout.update == "async":
+        raise BadInput("--replication", "the reference trainer has it in sync only", value=layout.replication)
     if layout is not None and layout.clip_norm and layout.clip_when != CLIP_WHEN[0] and layout.ps > 1:
         problem = "the reference trainer has one ps then, or none, for each ps has a part of the average"
         raise BadInput("--clip-when", problem, value=layout.clip_when)
