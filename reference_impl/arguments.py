@@ -6,7 +6,7 @@ import argparse
 
 from psconform.compatibility import GPUS, check_option, check_options
 from psconform.errors import BadInput
-from psconform.layout import MAX_ACCUMULATED, MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
+from psconform.layout import MAX_ACCUMULATED, MAX_CLIP_NORM, MAX_DROP_AFTER_S, MAX_GPUS, MAX_LOCAL_STEPS
 from psconform.options import OF_TRAINERS, REDUCTIONS
 from psconform.times import parse_seconds, spell
 
@@ -21,7 +21,7 @@ BOUNDS = {
     "local_steps": (1, MAX_LOCAL_STEPS),
     "accumulate": (1, MAX_ACCUMULATED),
     "learning_rate": (1e-9, 1e9),
-    "clip_norm": (0, 1e9),
+    "clip_norm": (0, MAX_CLIP_NORM),
 }
 
 _EXAMPLE = """\

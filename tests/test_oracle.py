@@ -119,7 +119,7 @@ def test_what_a_mutant_breaks_is_known_and_seen(mutant, tmp_path):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_no_run_of_a_mutant_is_misjudged(mutant):
     """Where reads show that something is broken, it is violated, or unknown; where nothing is, nothing is violated."""
-    assert not compared(mutant, range(200)).wrong
+    assert not compared(mutant, range(80)).wrong
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,8 @@ def test_no_run_of_a_mutant_is_misjudged(mutant):
         ("taken-is-told-late", 12, "R1", "violated"),  # by a worker that was killed later
         ("taken-is-told-late", 28, "R1", "violated"),
         ("version-of-now", 40, "A2", "unknown"),  # by what another worker has read
+        ("shared-row-overwritten", 44, "A1", "violated"),  # gradients that are sent again are applied again
+        ("shared-row-now-and-then", 170, "S5", "violated"),  # no round has the gradients of all workers
         ("version-of-the-next", 100059, "A7", "violated"),  # all is sent again after a rollback
     ],
 )

@@ -274,7 +274,7 @@ def test_jobs_that_train_nothing(tmp_path):
         ("[jobs.Head]\ncommand = ['a']", "jobs: the name of a job must be a lower-case word"),
         (
             "[jobs.toxiproxy]\ncommand = ['a']",
-            "jobs: the name of a job must be a lower-case word, and not psconform or",
+            "jobs: the name of a job must be a lower-case word, and not psconform, toxi",
         ),
         ("[jobs.head]\ncount = 2", "jobs.head.command: is missing"),
         ("[jobs.head]\ncommand = ['a']\ncount = 0", "jobs.head.count: Input should be greater than or equal to 1"),

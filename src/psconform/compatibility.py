@@ -93,6 +93,7 @@ ROWS: tuple[Row, ...] = (
     *_rows("clip_norm", "local_steps", 1, why="it takes the gradient of a round"),
     *_rows("clip_norm", "reduction", "mean", why="a sum has another norm"),
     *_rows("clip_when", "clip_norm", *GIVEN),
+    *_rows("clip_when", "update", "sync", why="async has no average", of=("after",)),
     *_rows("batches poison drop_after", "accumulate", 1, why="a round needs the gradients of all"),
     *_rows("emulate_gpus", GPUS, *GIVEN),
     *_rows("replication", "quorum", 0, why="one client has no late workers"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 from .compatibility import ALL_REDUCE, EXCHANGE, GPUS, PS, check_options
@@ -19,6 +18,12 @@ MAX_LOCAL_STEPS = 1000
 MAX_ACCUMULATED = 1000
 MAX_DROP_AFTER_S = 3600
 MAX_GPUS = 16
+MAX_CLIP_NORM = 1e9
+JOBS = ("ps", "worker")
+"""Jobs that train."""
+TAKEN = ("psconform", "toxiproxy", "disk")
+"""Names of tasks that are psconform's own."""
+_JOB = re.compile("[a-z][a-z_]{0,30}")
 
 NAMED = {
     "small": "ps=1,worker=2",
@@ -141,9 +146,10 @@ class Layout:
         if not 1 <= self.accumulate <= MAX_ACCUMULATED:
             problem = f"must be between 1 and {MAX_ACCUMULATED}"
             raise BadInput("--accumulate", problem, value=self.accumulate)
-        if not 0 <= self.clip_norm < inf:
-            problem = "must be at least 0, and finite (0: gradients are not clipped)"
+        if not 0 <= self.clip_norm <= MAX_CLIP_NORM:
+            problem = f"must be between 0 and {MAX_CLIP_NORM:g} (0: gradients are not clipped)"
             raise BadInput("--clip-norm", problem, value=self.clip_norm)
+        check_jobs(self.others, place="others")
         if self.drop_after and not 0.1 <= self.drop_after <= MAX_DROP_AFTER_S:
             problem = f"must be between 100ms and {MAX_DROP_AFTER_S} s (0: the job waits)"
             raise BadInput("--drop-after", problem, value=f"{self.drop_after:g} s")
@@ -277,6 +283,16 @@ class Layout:
     def text(self) -> str:
         """The spelling that ``--layout`` takes."""
         return f"ps={self.ps},worker={self.workers}" + (f",gpus={self.gpus}" if self.gpus else "")
+
+
+def check_jobs(jobs: Iterable[tuple[str, int]], *, place: str) -> None:
+    """Raises BadInput for a job that trains nothing, with its number of tasks, if there cannot be one like that."""
+    for name, count in jobs:
+        if not _JOB.fullmatch(name) or name in (*JOBS, *TAKEN):
+            problem = f"the name of a job must be a lower-case word, and not {', '.join(TAKEN)}"
+            raise BadInput(place, problem, value=name)
+        if not 1 <= count <= MAX_TASKS:
+            raise BadInput(place, f"{name} must be between 1 and {MAX_TASKS}", value=count)
 
 
 @dataclass(frozen=True)

@@ -240,10 +240,13 @@ def _last_of(history: History, rounds: list[Struck], verdict: Verdict) -> Verdic
 
 
 def _failed_when(history: History, failed: TaskFailed, rounds: list[Struck]) -> str:
-    """Before, between or at the last of these faults, by its record; of a ps, without which nobody goes on, at it."""
+    """Before, between or at the last of these faults, by its record; of a ps, without which nobody goes on, at it.
+
+    Of a job that trains nothing there is no record: training may have gone on without it.
+    """
     worker = next((w for w in history.workers if str(w) == failed.task), None)
     if worker is None:
-        return "before" if failed.task.startswith("worker:") else "at the last"
+        return "at the last" if failed.task.startswith("ps:") else "before"
     if not _between(np.sort(worker.acked_ns), rounds[-2].off_ns, rounds[-1].on_ns):
         return "before"
     times = (worker.acked_ns, worker.reads.at, worker.pushes.at)

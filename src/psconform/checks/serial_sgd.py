@@ -92,7 +92,8 @@ def follows_serial(history: History) -> Verdict:
         problem = (
             f"one gradient moves the parameters by {share:.1g} of their norm at most, rounding by {STEP_ERROR:.0g}, "
         )
-        problem += "so none would be missed: the learning rate is too small"
+        norm = ", or the norm that gradients are clipped to," if history.layout.clip_norm else ""
+        problem += f"so none would be missed: the learning rate{norm} is too small"
     elif not stable and not judged:
         problem = "training is unstable, so single steps are judged, and no worker read both before and after one"
     if problem:

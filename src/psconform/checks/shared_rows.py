@@ -49,7 +49,9 @@ def off_sum(history: History, due: Callable[[Worker, Ints], Ints]) -> list[Off]:
         uneven = reads.tally(reads.odd.take(~(np.abs(reads.odd.head - reads.odd.tail) < SHARED_TOLERANCE)))
         for variable in range(history.variables):
             shown, ever = reads.gradients(variable), int(history.last.ever[variable].sum())
-            whole = (shown == np.where(reads.final, ever, due(worker, shown))) & (uneven == 0)
+            odd = reads.odd.take((reads.odd.variable == variable) & reads.odd.zero)
+            cells = reads.clock[:, variable].sum(axis=1) - reads.tally(odd)  # one that was applied twice is one
+            whole = np.where(reads.final, cells == ever, shown == due(worker, shown)) & (uneven == 0)
             epoch, number, before = -1, 0, 0.0
             for read in np.flatnonzero(whole).tolist():
                 holds, wanted = reads.shared[read][variable].tolist() if read in reads.shared else (0.0, 0.0)

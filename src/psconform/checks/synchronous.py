@@ -385,7 +385,7 @@ def reduction(history: History) -> Verdict:
     of = "workers" if history.layout.accumulate == 1 else "gradients"
     in_rows = off_sum(history, lambda worker, shown: _gradients_due(history, worker, shown))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
-    if not whole.any() and not lines:
+    if not whole.any() and not lines and not in_rows:
         return not_judged("needs a round with the gradients of all workers")
     # else the weight that most share is that of rounds without a worker
     shared = not lines and (not evicts or bool(history.last.plain[:, :, whole].any()))

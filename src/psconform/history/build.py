@@ -505,7 +505,10 @@ def _ends(history: History, file: EventFile, manifest: Manifest) -> list[str]:
     for task in (task for task in ended if str(task) in exits):
         exits[str(task)] = msgspec.structs.replace(exits[str(task)], stopped=True)  # it was to end so
     gaps = [] if file.ended else [NOT_ENDED]
+    others = {job for job, _ in history.layout.others}
     for name, event in exits.items():
+        if name.partition(":")[0] in others:
+            continue  # it has no record that could lack something; that it failed is a stop
         if event.status != 0 and not event.stopped and name not in said and not history.stops:
             gaps.append(f"{name} {how_it_ended(event.status)}")
     return gaps + [f"{task} has no recorded end" for task in history.layout.all_tasks if str(task) not in exits]

@@ -112,7 +112,9 @@ def by_rest(history: History) -> History:
     held, there, whole = _held(history), history.last.ever, np.arange(history.steps) < history.steps - rest
     before, last, factor = held[there & whole], held[there & ~whole], layout.accumulate / rest
     usual = float(np.median(before)) if before.size else 1.0
-    if not last.size or not usual or not (np.abs(last / usual / factor - 1) <= COUNT_TOLERANCE).all():
+    if not last.size or not usual or not np.isfinite([usual, *last]).all():
+        return history
+    if not (np.abs(last / usual / factor - 1) <= COUNT_TOLERANCE).all():
         return history
     units = np.where(whole, 1.0, factor) + np.zeros(held.shape)
     return replace(history, workers=_in_units(history.workers, units))

@@ -134,13 +134,16 @@ class Helper:
             return f", with status {state['ExitCode']} {state['Error']}".rstrip()
         return ""
 
-    def close(self) -> None:
-        """End it, and with it every process of its pod."""
+    def close(self) -> bool:
+        """End it, and with it every process of its pod; whether the engine has done so, else the keeper will."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         close(self._line)
-        with contextlib.suppress(Exception):  # the keeper, or psconform clean, will
+        try:
             remove(self._api, self.id)
+        except Exception:
+            return False
+        return True
 
 
 @contextlib.contextmanager

@@ -285,7 +285,8 @@ class DockerLauncher:
         """Remove the pods and the network of the run, and forget it."""
         for helper in self._helpers.values():
             # one after another: Docker before 20.10.27 can hang if two leave a network at once (moby/moby#46661)
-            helper.close()
+            if not helper.close():
+                break  # nor would it answer for the others
         for running in (*(process.running for process in self._processes.values()), self._companion):
             if running is not None and not running.join(END_S):
                 running.remove()  # it may be frozen: those do not die with their pod

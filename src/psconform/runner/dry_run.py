@@ -78,8 +78,10 @@ def _containers(plan: Plan, chosen: Containers) -> list[dict[str, Any]]:
     helpers = [cluster.helper(task) for task in plan.layout.all_tasks]
     tasks = []
     for task, own_address in listens.items():
-        behind = dict.fromkeys(plan.layout.tasks if proxied else (), f"{TOXIPROXY.slug}:PORT")
-        known = {**listens, **behind, task: own_address}
+        one_spec = plan.target.shared
+        through = plan.layout.tasks if proxied and (one_spec or task in plan.layout.tasks) else ()
+        behind = dict.fromkeys(through, f"{TOXIPROXY.slug}:PORT")
+        known = {**listens, **behind} if one_spec else {**listens, **behind, task: own_address}
         command = _command(plan, task, known, f"unix:{SHARED}/control", view)
         tasks.append(cluster.task(task, command, mark=OWNER))
     proxies = [cluster.helper(TOXIPROXY), cluster.toxiproxy(TOXIPROXY, address="IP", port=TOXIPROXY_PORT)]

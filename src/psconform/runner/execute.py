@@ -41,7 +41,7 @@ from ..launchers.containers import TOXIPROXY
 from ..launchers.launcher import Ended, Launcher
 from ..layout import Command, Task
 from ..probe import CONTROL, SAMPLES, EventLog
-from ..targets.target import RESTART_ALL, Job
+from ..targets.target import RESTART_ALL, Job, Ready
 from ..workloads.digits import write_data
 from .fault_scheduler import FaultScheduler
 from .fault_setup import clock_of, injectors, is_done, mounted, never_poisoned, ran_out
@@ -213,6 +213,7 @@ class _Execution:
     started: dict[Task, int] = field(default_factory=dict)  # how often it was started, second processes among them
     seconds: dict[int, tuple[Task, int]] = field(default_factory=dict)  # and incarnation of each, by process id
     launched: dict[Task, float] = field(default_factory=dict)  # when its process was started
+    trained_until: float = 0.0  # when the last worker ended
     killed: dict[Path, tuple[Task, int]] = field(default_factory=dict)  # records of tasks that faults have ended, sizes
     acked_before: int = 0  # when the clock of the rate was started
     looked: float = -1.0  # when its record was judged last
@@ -302,6 +303,8 @@ class _Execution:
                     poll=self._poll,
                     clock=self.clock,
                 )
+                if ready != Ready():  # what is started next may dial it at once
+                    self._let_be_dialled(task)
 
     def _moved(self, task: Task, address: str) -> None:
         """It listens at another address from now on; empty: nowhere."""
@@ -323,9 +326,10 @@ class _Execution:
         """Start a task that is not there; with all others, if a fault has ended it and they restart together."""
         if self._runs(task):
             return  # it has been started again with another one
-        if self.down:
+        if self.down and not all(map(self._is_over, self.layout.worker_tasks)):
             self._restart_all()
         else:
+            self.down.pop(task, None)
             self._launch(task)
 
     def _restart_all(self) -> None:
@@ -382,11 +386,14 @@ class _Execution:
             if self.links is None or (now := self.clock()) < due or not self._runs(task):
                 continue
             if self.links.listens(task):
-                del self.silent[task]
-                with suppress(PsconformError):
-                    self.links.silent(task, on=False)
+                self._let_be_dialled(task)
             else:  # some never do
                 self.silent[task] = now + min(LOOK_S, (now - self.launched[task]) / 10)
+
+    def _let_be_dialled(self, task: Task) -> None:
+        if self.links is not None and self.silent.pop(task, None) is not None:
+            with suppress(PsconformError):
+                self.links.silent(task, on=False)
 
     def start_second(self, task: Task) -> int:
         """Start a second process of a task; returns its process id."""
@@ -426,10 +433,11 @@ class _Execution:
         """Follow the record to the end of training. Who did not get there may have lost what psconform lays between."""
         self._follow()
         killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
-        if not self.scheduler.attempted and not killed and not self.too_large:
-            self._check_started()
         if self.status == "stalled" or "failed" in self.states.values():
             self._look_between()
+        lost = any(isinstance(reason, LinksLost) for reason in self.reasons)
+        if not self.scheduler.attempted and not killed and not self.too_large and not lost:
+            self._check_started()
 
     def _look_between(self) -> None:
         """Say so if tasks cannot reach each other, and that is not the plan's doing: a fault that is not healed.
@@ -473,12 +481,20 @@ class _Execution:
             return  # a ps waits for goodbyes that will not come
         patience = self._patience()
         deadline = self.clock() + patience
-        while any(self.job(task).exits for task in self.launcher.running) and self.clock() < deadline:
+        while any(self._owes_its_end(task) for task in self.launcher.running) and self.clock() < deadline:
             self._poll()
-        late = [str(task) for task in self.launcher.running if self.job(task).exits]
+        late = [str(task) for task in self.launcher.running if self._owes_its_end(task)]
         if late:
             self.reasons.append(NoEnd(tuple(late), patience))
             ask_for_stacks(self.folder, self.launcher, self.lives)
+
+    def _owes_its_end(self, task: Task) -> bool:
+        """It ends by itself. Of another job not if it was started again after training: no worker tells it to end."""
+        return self.job(task).exits and (task in self.layout.tasks or self.launched[task] < self.trained_until)
+
+    def _is_over(self, task: Task) -> bool:
+        """A worker has made its last step; for any other task, all workers have."""
+        return is_done(self.folder, self.layout, task)
 
     def _given_up(self, silent_s: float, *, moved: float) -> bool:
         """Whether training has been silent for so long that the run ends; ``moved``: when it was not for the last time.
@@ -527,13 +543,14 @@ class _Execution:
             self.manifest.dialled = sorted(f"{dialler}->{listener}" for dialler, listener in self.dialled)
 
     def _check_started(self) -> None:
-        """Raises NotStarted if a worker ended, or hangs, and has recorded nothing, or if a ps ended before all else.
+        """Raises NotStarted if a worker ended, or hangs, and has recorded nothing, or if another task ended first.
 
         That is the user's set-up.
         """
         failed = [reason for reason in self.reasons if isinstance(reason, TaskFailed)]
         silent = [task for task in self.layout.worker_tasks if not events_of(self.folder, task, 0).exists()]
-        first = failed[:1] if not self.records.acked and failed and failed[0].task.startswith("ps:") else []
+        early = not self.records.acked and failed and not failed[0].task.startswith("worker:")
+        first = failed[:1] if early else []
         of_silent = [reason for reason in failed if reason.task in map(str, silent)]
         if not silent and not first:
             return
@@ -598,17 +615,21 @@ class _Execution:
             self._note_second(ended)
             return
         task, all_restart = ended.task, bool(self.down)
+        if task.job == "worker":
+            self.trained_until = self.clock()
         struck = not stopped and self.scheduler.killed(task, ended.status, all_restart=all_restart)
         if struck and self.plan.target.on_failure == RESTART_ALL and self.scheduler.returns(task):
             self.down[task] = True
-        elif all_restart and not stopped and not struck:
+        elif all_restart and not stopped and not struck and not (ended.status == 0 and self._is_over(task)):
             struck = True
             self._restarts(task, f"it {how_it_ended(ended.status)}")
         self.states[task] = "killed" if struck else "stopped" if stopped else "ended" if ended.status == 0 else "failed"
         if not stopped:
             self._refuse_until_it_listens(task)
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
-        over = is_done(self.folder, self.layout, task)  # it had nothing left to train, whatever happened then
+        if self.layout.one_client and task.index and not closed(events):
+            size = 0  # the process of worker:0 goes on with it
+        over = self._is_over(task)  # it had nothing left to train, whatever happened then
         self.killed |= {events: (task, size)} if struck else {}
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}

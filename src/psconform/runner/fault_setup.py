@@ -81,8 +81,8 @@ def injectors(
 
 
 def is_done(folder: Path, layout: Layout, task: Task | None) -> bool:
-    """A worker has made its last step; a ps, all workers have."""
-    workers = layout.worker_tasks if task is None or task.job == "ps" else (task,)
+    """A worker has made its last step; for any other task, all workers have."""
+    workers = (task,) if task is not None and task.job == "worker" else layout.worker_tasks
     return all((folder / "done" / worker.slug).exists() for worker in workers)
 
 

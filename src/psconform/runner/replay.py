@@ -50,6 +50,7 @@ def stored_plan(folder: Path, *, out: Path) -> Plan:
         workload=workload.name,
         compression=workload.compression,
     )
+    target.fits(layout)
     target.claimed(layout)
     for variable, value in target.given(os.environ).items():
         if variable not in manifest.environment:

@@ -11,15 +11,12 @@ from string import Formatter
 
 from ..claims import Claims
 from ..errors import BadInput
-from ..layout import MAX_TASKS, Command, Layout, Task
+from ..layout import JOBS, MAX_TASKS, Command, Layout, Task
 from ..options import OPTIONS as RUN_OPTIONS
 from ..options import UPDATES
 from ..parts import Part
 
 Addresses = Mapping[Task, str]
-
-JOBS = ("ps", "worker")
-"""Those that train."""
 
 
 def hosts_of(job: str) -> str:
@@ -160,6 +157,10 @@ class Target:
 
     def fits(self, layout: Layout) -> None:
         """Raises BadInput if this target is of another cluster; most are of any."""
+        if layout.others != self.others:
+            here, there = (", ".join(f"{job} ({count})" for job, count in of) for of in (self.others, layout.others))
+            problem = f"its jobs that train nothing are {here or 'none'}, and the run's are {there or 'none'}"
+            raise BadInput(f"target {self.name}", problem, hint="Its target.toml has changed since: run it anew")
         counts = {"workers": layout.workers} | ({"ps": layout.ps} if layout.ps else {})
         for job, count in counts.items():
             least, most = self.span(job)
@@ -295,10 +296,10 @@ def fill(text: str, values: Mapping[str, str], *, place: str) -> str:
             if spec or conversion or not name.isidentifier():  # an attribute of a value, say
                 raise ValueError("a placeholder is a name in braces, nothing more")
             if name not in values:
-                raise BadInput(place, "unknown placeholder", value=name, choices=PLACEHOLDERS)
+                raise BadInput(place, "unknown placeholder", value=name, choices=values)
             filled += values[name]
     except ValueError as error:
-        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
+        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=values) from None
     return filled
 
 

@@ -15,15 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..claims import DEFAULTS, LEVELS, Claims
 from ..errors import BadInput
 from ..files import read_text
-from ..layout import MAX_TASKS
+from ..layout import JOBS, MAX_TASKS, check_jobs
 from ..options import REDUCTIONS, UPDATES
 from ..workloads import find_workload
-from .target import IMAGE, JOBS, PLACEHOLDERS, Job, Ready, Target, fill, hosts_of
+from .target import IMAGE, PLACEHOLDERS, Job, Ready, Target, fill, hosts_of
 
 Words = Annotated[list[str], Field(min_length=1)]
-_JOB = "[a-z][a-z_]{0,30}"
-TAKEN = ("psconform", "toxiproxy")
-"""Names of tasks that are psconform's own."""
 _Number = Annotated[int, Field(ge=1, le=MAX_TASKS)]
 
 
@@ -110,10 +107,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
     for workload in file.workloads:
         find_workload(workload, place=f"{path}: workloads")
     others = file.jobs.__pydantic_extra__
-    for name in others:
-        if not re.fullmatch(_JOB, name) or name in TAKEN:
-            problem = f"must be a lower-case word, and not {' or '.join(TAKEN)}"
-            raise BadInput(f"{path}: jobs", f"the name of a job {problem}", value=name)
+    check_jobs([(name, job.count) for name, job in others.items()], place=f"{path}: jobs")
     read = partial(_job, path, shared=file.env, known=tuple(map(hosts_of, others)))
     jobs = {"worker": read("worker", file.jobs.worker)}
     if file.jobs.ps is not None:  # else replicas that exchange gradients by all-reduce
@@ -193,7 +187,7 @@ def _check_template(text: str, known: Sequence[str], *, place: str) -> None:
     try:
         fill(text, dict.fromkeys((*PLACEHOLDERS, *known), ""), place=place)
     except TypeError as error:  # {host[name]}
-        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=PLACEHOLDERS) from None
+        raise BadInput(place, f"cannot be filled in ({error})", value=text, choices=(*PLACEHOLDERS, *known)) from None
 
 
 def _claims(path: Path, tables: dict[str, dict[str, str]]) -> dict[str, Claims]:

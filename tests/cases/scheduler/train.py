@@ -1,18 +1,29 @@
 """A trainer with two more jobs, as BytePS and MXNet have a scheduler and TensorFlow an evaluator: workers register with
 the scheduler and learn the ps from it, and the evaluator reads parameters now and then.
 BUG=stuck: a worker asks the scheduler before each step, and does not dial it again if its connection breaks.
-BUG=evaluator-writes: evaluators write back what they have read.  BUG=evaluator-dies: they do not know a version above 5."""
-import json, os, sys, time
+BUG=evaluator-writes: evaluators write back what they have read.  BUG=evaluator-dies: they do not know a version above 5.
+FORM=slow-ps: it listens late, and workers dial it once.  FORM=bye: the evaluator ends when each worker has said so.
+FORM=deaf: the scheduler heeds no SIGTERM."""
+import json, os, signal, socket, sys, time
 import numpy as np
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from lib import Client, Rounds, serve
 from psconform.probe import Probe
-job, index, scheduler, ps, listen = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
-bug = os.environ.get("BUG", "")
+job, index, scheduler, ps, listen, evaluators = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
+bug, form = os.environ.get("BUG", ""), os.environ.get("FORM", "")
+workers = json.load(open(os.environ["PSCONFORM_SPEC"]))["workers"]
 if job == "scheduler":
-    serve(listen, lambda message: ps.split(","))
+    if form == "deaf": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    serve(listen, lambda message: [ps.split(","), evaluators])
+if job == "evaluator" and form == "bye":
+    left = set()
+
+    def handle(message):
+        left.add(message[1])
+        if len(left) == workers: os._exit(0)
+    serve(listen, handle)
 if job == "ps":
-    workers = json.load(open(os.environ["PSCONFORM_SPEC"]))["workers"]
+    if form == "slow-ps": time.sleep(3)
     rounds = Rounds(workers, lambda theta, got, v: (theta - sum(got) / np.float32(len(got))).astype(np.float32))
 
     def handle(message):
@@ -20,7 +31,7 @@ if job == "ps":
         with rounds.cond: rounds.theta = message[1]
     serve(listen, handle)
 if job == "evaluator":
-    shards = [Client(a) for a in Client(scheduler)("register", job, index)]
+    shards = [Client(a) for a in Client(scheduler)("register", job, index)[0]]
     while True:
         for c in shards:
             theta, version = c("pull", 0)
@@ -29,7 +40,9 @@ if job == "evaluator":
         time.sleep(0.02)
 
 
-probe, shards = Probe.from_env(), [Client(a) for a in Client(scheduler)("register", job, index)]
+probe, (addresses, peers) = Probe.from_env(), Client(scheduler)("register", job, index)
+if form == "slow-ps": socket.create_connection(tuple(addresses[0].split(":")), 5).close()
+shards = [Client(a) for a in addresses]
 asked = Client(scheduler) if bug == "stuck" else None
 if index == 0:
     first = [probe.initial(i) for i in range(len(shards))]
@@ -48,3 +61,6 @@ for step in range(probe.steps):
 probe.wait_for_all()
 probe.read([c("pull", probe.steps)[0] for c in shards], final=True)
 probe.close()
+if form == "bye":
+    try: Client(peers.split(",")[0])("bye", index)
+    except OSError: pass
