@@ -12,7 +12,7 @@ from ..errors import PsconformError
 from ..layout import Task
 from .blueprint import PERIOD_US, TMP, Resources
 from .container_process import Helper
-from .engine import told
+from .engine import sdk, told
 
 PROC = Path("/proc")
 USED = ("memory", ("memory.usage_in_bytes", "memory.current"))
@@ -30,6 +30,8 @@ FILLS = f"cat /dev/zero > {FULL}; echo x > {BYTE}"
 EMPTIES = f"rm -f {FULL}; echo x > {BYTE} && rm -f {BYTE}"
 EXEC_S = 30.0
 """Seconds that a command in a container may take; to fill /tmp takes about one."""
+FREEZES = 10
+"""How often a container is tried to be paused."""
 CANNOT = (126, 127)
 """Exit statuses of a shell, and of the engine, for a command that cannot be run."""
 
@@ -66,8 +68,15 @@ class Boxes:
 
     def pause(self, task: Task, *, on: bool = True) -> None:
         """Freeze all its processes, or let them go on."""
+        refused = sdk().errors.APIError
         with told(f"{task} cannot be {'paused' if on else 'unpaused'}"):
-            (self._api.pause if on else self._api.unpause)(self._of(task))
+            for left in reversed(range(FREEZES if on else 1)):
+                try:
+                    (self._api.pause if on else self._api.unpause)(self._of(task))
+                    return
+                except refused:  # on a busy machine runc gives up before all processes are frozen, and lets them go on
+                    if not left:
+                        raise
 
     def paused(self, task: Task) -> bool:
         """The engine says that it is frozen; False if it is not there."""
