@@ -87,6 +87,8 @@ def test_who_hangs_because_the_network_has_gone_is_not_accused(session, tmp_path
     assert "tasks could not reach each other any more: the Docker engine" in run.explain()
     assert "refuse the network" in run.verdicts["L1"].reason
     assert not left_behind()
+    again = make_plan(Options("reference", **{**options, "out": tmp_path / "again", "steps": 10}))
+    assert session.run(again).status == "finished"  # the launcher has no network to remove, and goes on
 
 
 def test_all_sorts_of_faults_strike_show_and_heal(session, tmp_path, left_behind):

@@ -19,7 +19,7 @@ from ..layout import Command, Task
 from .blueprint import NOBODY, Cluster, Containers
 from .container_control import Boxes
 from .container_process import Helper, Running
-from .engine import engine, socket_path, told
+from .engine import engine, sdk, socket_path, told
 from .images import need, toxiproxy_image, trainer_image
 from .keeper import CONTAINERS
 from .launcher import DOCKER, Ended
@@ -292,7 +292,7 @@ class DockerLauncher:
                 running.remove()  # it may be frozen: those do not die with their pod
                 running.join(END_S)
         if self._network:
-            with told("the network of the run cannot be removed"):
+            with told("the network of the run cannot be removed"), contextlib.suppress(sdk().errors.NotFound):
                 self._api.remove_network(self._network)
         self._network, self._companion = "", None
         self._helpers.clear()
