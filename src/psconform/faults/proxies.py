@@ -48,6 +48,8 @@ class Links:
         host: where proxies are to listen.
         named: an address as proxies are told it: where it may change, by a name.
         moved: is called with a task and the address at which it listens from now on.
+        place: gives each proxy a ``host:port`` of its own, which stays its own while it refuses connections and does
+            not listen; None: a port that is free now.
     """
 
     server: Toxiproxy
@@ -58,6 +60,7 @@ class Links:
     host: str = "127.0.0.1"
     named: Callable[[str], str] = str
     moved: Callable[[Task, str], None] = lambda task, address: None
+    place: Callable[[], str] | None = None
     _delays: dict[Link, dict[str, int]] = field(default_factory=dict)
     _told: dict[tuple[str, Stream], int] = field(default_factory=dict)  # how late each is, if that is known
     _held: Counter[tuple[str, Stream]] = field(default_factory=Counter)  # how many hold it
@@ -274,7 +277,8 @@ class Links:
     def _make(self, dialler: Task, listener: Task) -> None:
         name = self._name(dialler, listener)
         self._listens[dialler, listener] = ""
-        proxy = self.server.create(name, upstream=self.named(self.addresses[listener]), listen=f"{self.host}:0")
+        listen = f"{self.host}:0" if self.place is None else self.place()
+        proxy = self.server.create(name, upstream=self.named(self.addresses[listener]), listen=listen)
         self._listens[dialler, listener] = proxy.listen
         for stream, toxic in _DELAY.items():
             self.server.add(name, toxic, "latency", stream, latency=0)

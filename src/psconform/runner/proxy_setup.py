@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..errors import PsconformError
@@ -62,6 +63,10 @@ def hold(links: Links, worker: Task, manifest: Manifest) -> Sent:
     servers = [task for task in layout.tasks if task.job == "ps"]
     entries = 2 * layout.workers * workload.steps if workload.is_ledger else 1  # of a gradient, at least
     return Sent(links, worker, servers, least=4 * entries)
+
+
+PLACES = 256
+"""Of so many proxies each has a port that nothing else on this machine is given."""
 
 
 class Detours:
@@ -123,7 +128,9 @@ def proxies(
             yield links
         return
     assert server is not None
-    links = Links(server, manifest.run, addresses, shared=manifest.shared_spec)
+    # a place is kept by a file descriptor, of which a process may have a thousand
+    place = partial(launcher.address, None, SERVER) if len(addresses) ** 2 <= PLACES else None
+    links = Links(server, manifest.run, addresses, shared=manifest.shared_spec, place=place)
     for url in links.urls:
         launcher.scratch(url)
     with links:
