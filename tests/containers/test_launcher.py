@@ -67,7 +67,7 @@ def test_a_healthy_cluster_is_valid(session, tmp_path, left_behind):
 
 
 def test_who_hangs_because_the_network_has_gone_is_not_accused(session, tmp_path, left_behind):
-    """Somebody removes it once the fault has healed: nothing that the plan knows of keeps tasks from each other."""
+    """The network is removed after the fault has healed, so no fault of the plan keeps tasks from each other."""
     api, folder = engine(), tmp_path / "r"
 
     def gone(progress):

@@ -240,9 +240,10 @@ def _last_of(history: History, rounds: list[Struck], verdict: Verdict) -> Verdic
 
 
 def _failed_when(history: History, failed: TaskFailed, rounds: list[Struck]) -> str:
-    """Before, between or at the last of these faults, by its record; of a ps, without which nobody goes on, at it.
+    """When a task failed: before these faults, between them, or at the last one, as its record shows.
 
-    Of a job that trains nothing there is no record: training may have gone on without it.
+    Neither a ps nor a job that trains nothing has a record. Training cannot go on without a ps, so that failed at the
+    last one; it may have gone on without any other job, so that counts as before.
     """
     worker = next((w for w in history.workers if str(w) == failed.task), None)
     if worker is None:

@@ -412,7 +412,7 @@ class _Execution:
         self.started[task] += 1
         known = self.addresses
         if self.links is not None and (self.links.shared or task in self.layout.tasks):
-            known = {**known, **self.links.addresses_of(task)}  # which no task of another job is behind
+            known = {**known, **self.links.addresses_of(task)}  # no proxy is before a task of another job
         command = command_of(
             self.plan,
             self.manifest,
@@ -430,7 +430,10 @@ class _Execution:
         return self.launcher.start(task, command, log=log, second=second)
 
     def watch(self) -> None:
-        """Follow the record to the end of training. Who did not get there may have lost what psconform lays between."""
+        """Follow the record to the end of training.
+
+        A run that did not get there may have lost psconform's proxies, or the network of its containers.
+        """
         self._follow()
         killed = any(isinstance(reason, TaskFailed) and reason.cause for reason in self.reasons)
         if self.status == "stalled" or "failed" in self.states.values():
@@ -627,15 +630,15 @@ class _Execution:
         if not stopped:
             self._refuse_until_it_listens(task)
         size = events.stat().st_size if (events := self._events_of(task)).exists() else 0
-        if self.layout.one_client and task.index and not closed(events):
-            size = 0  # the process of worker:0 goes on with it
+        elsewhere = task.job == "worker" and task.index > 0 and self.layout.one_client  # worker:0 keeps its record
+        if elsewhere and not closed(events):
+            size = 0  # what there is now is not all of it
         over = self._is_over(task)  # it had nothing left to train, whatever happened then
         self.killed |= {events: (task, size)} if struck else {}
         more = {"stopped": stopped, "recorded": size > 0, "recorded_bytes": size}
         said = {name: value for name, value in more.items() if value}
         self.log.write("exit", of=str(task), status=ended.status, incarnation=self.lives[task], **said)
-        leaves = task.job == "worker" and not (self.layout.one_client and task.index)  # else worker:0 has its record
-        if leaves and not self.scheduler.returns(task) and not self.down:
+        if task.job == "worker" and not elsewhere and not self.scheduler.returns(task) and not self.down:
             marker = self.folder / "done" / f"worker-{task.index}"
             # nobody is to wait for it; where the job may go on without it, a read without it is as final as any. A task
             # may write to that folder: what is there stays, and no link is followed
