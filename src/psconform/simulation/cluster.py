@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -76,10 +77,15 @@ class Cluster:
 
     def run(self) -> Trace:
         """Until all workers have ended, or none of them gets on any more."""
-        world = self.world
-        while self.status == "running":
-            if not world.step() or world.now - self._moved > PATIENCE_S:
-                self.status = "stalled"
+        world, collects = self.world, gc.isenabled()
+        gc.disable()  # what happened only grows; the collector would look through it again and again
+        try:
+            while self.status == "running":
+                if not world.step() or world.now - self._moved > PATIENCE_S:
+                    self.status = "stalled"
+        finally:
+            if collects:
+                gc.enable()
         for what in self._lasting.values():  # what lasts is taken away
             self.trace.tell(world.now, replace(what, on=False))
         return self.trace
