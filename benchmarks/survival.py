@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,19 @@ def page(results: list[Result], *, asked: int, command: str, launcher: str = PRO
     return "\n".join([*lines, paragraph(where(results)), "```sh", command, "```"]) + "\n"
 
 
+def in_shares(options: argparse.Namespace) -> None:
+    """Make the runs in several processes at the same time, each a share of them, into the same store."""
+    same = (f"--{name}={getattr(options, name)}" for name in ("runs", "launcher", "budget", "store"))
+    command = [sys.executable, __file__, *same]
+    shares = [
+        subprocess.Popen([*command, "--share", f"{first}/{options.at_once}"], stdout=subprocess.DEVNULL)
+        for first in range(1, options.at_once + 1)
+    ]
+    for process in shares:
+        with suppress(KeyboardInterrupt):  # they get it, too, and have stored what has finished
+            process.wait()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing, print the table; 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -119,15 +134,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--launcher", choices=LAUNCHERS, default=PROCESS, help=f"where tasks run (default {PROCESS})")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="MIN", help="start no run after so long")
     parser.add_argument("--store", type=Path, default=STORE, help="file of results")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at the same time (default 1)")
     parser.add_argument("--share", type=share, metavar="K/N", default=slice(None), help="every N-th, from the K-th on")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page, e.g. docs/survival.md")
     options = parser.parse_args(arguments)
     options.runs = (IN_CONTAINERS if options.launcher == DOCKER else RUNS) if options.runs is None else options.runs
     if options.runs < 1:
         parser.error("--runs must be at least 1")
+    if options.at_once < 1:
+        parser.error("--at-once must be at least 1")
+    if options.at_once > 1 and options.share.step:
+        parser.error("--at-once makes shares itself: without --share")
     if options.write and options.share.step:
         parser.error("--write is for all of them: without --share")
     cases = cases_of(options.runs, launcher=options.launcher)[options.share]
+    if options.at_once > 1:
+        in_shares(options)
     results = measure(
         cases,
         store=options.store,
@@ -137,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
         run=run_case,
         right=lambda result: ended(result) == "survived",
         say=describe,
-        at_a_time=options.share.step or 1,
+        at_a_time=options.share.step or options.at_once,
     )
     sys.stdout.write(table(results) + "\n")
     if options.write:
