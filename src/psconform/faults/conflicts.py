@@ -17,16 +17,20 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     Or somebody's connections to where a task was would stay open (see ``_half_open``).
     Or what is wrong would be undone within the ``shows`` steps that it takes to show (see ``_undone``); or a worker is
     to be gone without just where the others are held up. Or a push is to be sent, and not answered, while another fault
-    asks for more than that from whoever sends it.
+    asks for more than that from whoever sends it. Or replicas may be gone, with their connections, before the
+    other fault strikes.
     """
     if fault.task is not None and fault.task == other.task:
         return True
     kind, others = kinds()[fault.kind], kinds()[other.kind]
     if kind.of == others.of == PACKETS and set(fault.links) & set(other.links):
         return True  # what one has let through the other never sees
-    if _half_open(fault, other) or _half_open(other, fault):
+    last = layout.all_reduce and kind.effect == "ends"
+    if (last and not _comes_before(other, fault.when.step)) or (
+        shows and _undone(fault, other, layout=layout, shows=shows)
+    ):
         return True
-    if shows and _undone(fault, other, layout=layout, shows=shows):
+    if _half_open(fault, other) or _half_open(other, fault):
         return True
     begins, strikes = fault.when.step, other.when.step
     gone = skips(layout) and ends_worker(kind, fault.task) and not others.keeps_connections
@@ -69,6 +73,16 @@ def _undone(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     needs = {fault.task, *(task for task in layout.tasks if task.job == "ps")}
     ended = any({link.source, link.destination} <= needs for link in other.links)
     return ended and begins - APART < strikes < begins + shows
+
+
+def _comes_before(fault: Fault, step: int | None) -> bool:
+    """It is over, for sure, some steps before that one."""
+    if kinds()[fault.kind].first:
+        return True
+    if step is None or fault.when.step is None or kinds()[fault.kind].repeats:
+        return False
+    last = fault.until.step if fault.until and fault.until.step is not None else fault.when.step
+    return max(last, fault.when.step) + APART <= step
 
 
 def _ends(fault: Fault) -> set[Task]:

@@ -12,7 +12,7 @@ from ..history.records import Harm
 from ..layout import Layout, Task
 from .conflicts import all_wait, clash, ends_worker, leavers, skips
 from .fault import BEFORE_PUSH, SENT, Fault, When
-from .kinds import Amount, Kind, drawn_kinds, kinds
+from .kinds import PACKETS, Amount, Kind, drawn_kinds, kinds
 from .partitions import Dialled, Region, regions
 
 RANDOM = "random"
@@ -73,7 +73,7 @@ def drawn_plan(
     """
     _, _, names = text.partition(":")
     known = drawn_kinds(containers=containers)
-    given = tuple(name.strip() for name in names.split(",")) if names else known
+    given = tuple(name.strip() for name in names.split(",")) if names else _usual(known, layout)
     if not names and text != RANDOM:
         raise BadInput("--faults", "names no kind after the colon", value=text, choices=known)
     for name in given:
@@ -85,6 +85,15 @@ def drawn_plan(
         hint = "If they exchange addresses of their own, psconform cannot come between them"
         raise BadInput("--faults", "no task dials another by the address that it was told", value=text, hint=hint)
     return draw(generator, used, layout=layout, steps=steps, phases=phases, shared=shared, sent=sent, dialled=dialled)
+
+
+def _usual(known: Sequence[str], layout: Layout) -> tuple[str, ...]:
+    """What is drawn where no kinds are named: of replicas none that ends connections, for many end with an error then.
+
+    Psconform has not ended them, so it starts none again, and nothing that is to strike later does.
+    """
+    ends = {name for name in known if kinds()[name].of_links and kinds()[name].effect == "ends"}
+    return tuple(name for name in known if not (layout.all_reduce and name in ends))
 
 
 def draw(
@@ -104,7 +113,7 @@ def draw(
 
     Without bounds, one fault for every 14 steps or so, but six at least and eight at most, and among them what ends a
     ps, what ends a worker, what ends connections (before a push, and with ``sent`` between a push and its answer), and
-    what holds bytes back: nothing shows more.
+    what holds bytes back: nothing shows more. Of replicas at most one ends connections, and it is the last one.
 
     Of different sorts, as long as there are any: whatever one of them shows must not take many plans.
     """
@@ -130,8 +139,9 @@ def draw(
 def _used(kind: Kind, layout: Layout, shared: bool, dialled: Dialled | None) -> list[Region]:
     """The links that a kind of fault may strike, without those that no task uses, where that is known."""
     every = regions(layout, one_way=kind.one_way, shared=shared)
-    used = (one for one in every if dialled is None or dialled.carries(one.name, one.links, one_way=kind.one_way))
-    return list(used)
+    if dialled is None or (layout.all_reduce and kind.of == PACKETS):  # those leave a task whoever dials whom
+        return list(every)
+    return [one for one in every if dialled.carries(one.name, one.links, one_way=kind.one_way)]
 
 
 @dataclass(frozen=True)
@@ -230,6 +240,8 @@ class _Deal:
         if kind.first:
             return Fault(kind=name, task=task, when=When(), lasts_s=self._seconds(long=False))
         when = self._when(task, phases={} if kind.of_links else self.phases, ends=kind if kind.restarts else None)
+        if kind.effect == "ends" and self.layout.all_reduce and when.step is not None:
+            when = replace(when, step=generator.randrange(self.steps * 2 // 3, max(1, self.steps * 3 // 4)))
         said: dict[str, Any] = {"kind": name, "when": when}
         if kind.restarts:
             long = long_away and not kind.repeats

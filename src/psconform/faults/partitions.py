@@ -13,6 +13,10 @@
 
 Only links between a worker and a ps are meant: two workers, or two ps, exchange nothing that a fault could show on.
 
+Replicas (``ps=0``) exchange gradients by an algorithm that psconform does not know: a ring, a star, a mesh. Each of
+them must send to the others and hear of them in each round, so all links of one replica, or between two halves, carry
+something whatever it is, and nothing is known of a single one.
+
 Where all tasks share one cluster spec there is one proxy for each listener, and nobody can tell who has dialled it:
 `of_listener`.
 """
@@ -162,7 +166,8 @@ class Dialled:
     """Which tasks dial which, as a calibration saw it: what all workers do is known of those that it had.
 
     Attributes:
-        pairs: (dialler, listener), with worker:0 for each worker; with ``shared`` the dialler is EVERYBODY.
+        pairs: (dialler, listener), with worker:0 for each worker; with ``shared`` the dialler is EVERYBODY, and
+            listeners are themselves.
         shared: all tasks have one cluster spec, so there is one proxy for each listener.
     """
 
@@ -172,7 +177,9 @@ class Dialled:
     @classmethod
     def seen(cls, pairs: Iterable[tuple[Task, Task]], *, shared: bool = False) -> Dialled:
         """From the pairs of tasks of a calibration."""
-        return cls(frozenset((_any_of(dialler), _any_of(listener)) for dialler, listener in pairs), shared)
+        if shared:
+            return cls(frozenset(pairs), shared)
+        return cls(frozenset((_any_of(dialler), _any_of(listener)) for dialler, listener in pairs))
 
     def carries(self, region: str, links: Iterable[Link], *, one_way: bool) -> bool:
         """Whether any of these links is used; ``one_way``: by connections that its source has dialled."""
@@ -193,11 +200,12 @@ def regions(layout: Layout, *, one_way: bool, shared: bool = False) -> tuple[Reg
     """Every pair in each direction and in both, every task, every partition that separates anybody.
 
     ``one_way``: only what one side of a link does, who dials; ``shared``: what there is where all tasks have one
-    cluster spec. None of replicas, for it is not known which exchange anything, and many end if a connection does.
+    cluster spec. Of replicas only what surely carries something: see above.
     """
     if layout.all_reduce:
-        return ()
-    found = _of_listeners(layout, one_way=one_way) if shared else _named(layout, one_way=one_way)
+        found = _of_replicas(layout, one_way=one_way, shared=shared)
+    else:
+        found = _of_listeners(layout, one_way=one_way) if shared else _named(layout, one_way=one_way)
     known = {name: region(name, layout=layout, place="--faults") for name in found}
     return tuple(Region(name, links, _answered(links, one_way=one_way)) for name, links in known.items())
 
@@ -219,6 +227,20 @@ def _named(layout: Layout, *, one_way: bool) -> list[str]:
 
 def _of_listeners(layout: Layout, *, one_way: bool) -> list[str]:
     return [f"{name} {task}" for name in (("deaf",) if one_way else OF_ONE) for task in layout.tasks]
+
+
+def _of_replicas(layout: Layout, *, one_way: bool, shared: bool) -> list[str]:
+    """All links of one replica, and those between two halves; with ``one_way`` only in both directions.
+
+    For it is not known who dials: worker:1 may dial all others and be dialled by none. With ``shared`` only of
+    worker:0, which is the one that a star has in the middle, and as good as any other in a ring.
+    """
+    if layout.workers == 1:
+        return []
+    if shared:
+        return [name for name in _of_listeners(layout, one_way=one_way) if name.endswith(f" {layout.worker_tasks[0]}")]
+    names = ("isolate",) if one_way else OF_ONE
+    return [*(f"{name} {task}" for name in names for task in layout.worker_tasks), "halves"]
 
 
 def _separates(name: str, layout: Layout) -> bool:

@@ -228,6 +228,19 @@ class Links:
             if said[address].open or said[address].left or self.traffic.closed(pair[1], address)
         }
 
+    def passed(self) -> dict[tuple[Task, Task], tuple[int, int]]:
+        """Of each (dialler, listener): bytes on connections that are open, and how many connections are over.
+
+        Either changes if anything passes; those that are over are known as for `dialled_by_now`.
+        """
+        flows = self.traffic.flows((dialler, address) for (dialler, _), address in self._listens.items())
+        found = {}
+        for (dialler, listener), address in self._listens.items():
+            open_now = flows[address].open.values()
+            over = len(flows[address].left) + len(self.traffic.closed(listener, address))
+            found[dialler, listener] = sum(flow.sent + flow.received for flow in open_now), over
+        return found
+
     def accepted(self, listener: Task) -> dict[int, Flow]:
         """Connections that a task has accepted and that are open, as it sees them."""
         return self.traffic.accepted(listener, self.addresses[listener])

@@ -61,8 +61,8 @@ SHARED_SPEC = (
 
 
 UNDIALLED = (
-    "no fault of the network was drawn: in calibration no task dialled another by the address that it was told; tasks "
-    "may tell each other addresses of their own"
+    "no fault of the network was drawn: in calibration nothing of training went through the addresses that tasks were "
+    "told; they may tell each other addresses of their own"
 )
 
 

@@ -19,6 +19,8 @@ Values = NDArray[np.float32]
 OUTCOMES = ("never pushed", "ok", "failed", "unknown")
 """What became of a gradient; a code is an index into these."""
 OK, FAILED, UNKNOWN = 1, 2, 3
+MANY = 1e9
+"""What a read shows more often has a weight: so many gradients there are not."""
 UNTOLD = -(2**62)
 """In the place of a version that an acknowledgement does not name: below all."""
 COLUMNS = ("step", "use", "final", "after", "at", "clock", "nonce", "epoch", "life")
@@ -139,7 +141,7 @@ class Reads:
     def gradients(self, variable: int) -> Ints:
         """How many gradients each read shows in a variable, int64[R]; one at any weight counts as one."""
         odd = self.odd.take(self.odd.variable == variable)
-        times = np.where(np.isfinite(odd.most), np.rint(odd.most), 1.0).astype(np.int64)
+        times = np.where(np.abs(odd.most) < MANY, np.rint(odd.most), 1.0).astype(np.int64)
         extra = np.where(odd.zero, -1, np.maximum(times, 1) - 1)
         return np.asarray(self.clock[:, variable].sum(axis=1) + self.tally(odd, extra))
 

@@ -113,7 +113,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dynamic_work: bool = False  # each worker takes as many steps as it comes to
     calibration: bool = False  # one that did not come to its end, in place of the run
     shared_spec: bool = False  # of a run with proxies: one for each task, whoever dials it
-    dialled: list[str] = []  # of a calibration with proxies: which tasks dial which, such as worker:0->ps:0
+    dialled: list[str] = []  # of a calibration with proxies: which tasks train by dialling which (worker:0->ps:0)
     unused: list[str] = []  # faults of links that no task of the calibration used
     undialled: bool = False  # nor did any use another link, so a drawn plan has no faults of the network
     launcher: str = Options.launcher

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ..checks import violated_for_good
 from ..errors import BadInput, NotStarted, PsconformError
 from ..faults import faketime
-from ..faults.control import Control
+from ..faults.control import Arrival, Control
 from ..faults.kinds import kinds
 from ..faults.process_faults import KILL
 from ..faults.proxy_faults import REFUSE
@@ -58,6 +58,7 @@ from .folder import (
 )
 from .plan import Plan
 from .progress import AwakeClock, Notify, Progress, Records, ask_for_stacks, await_ready, closed, events_of
+from .training_links import TrainingLinks
 
 if TYPE_CHECKING:
     from ..faults.pod_network import Wires
@@ -236,6 +237,7 @@ class _Execution:
         self.control = Control(self.launcher.control)
         self.links: Links | None = None
         self.dialled: set[tuple[Task, Task]] = set()  # where the plan learns it
+        self.trains_by: TrainingLinks | None = None  # and what replicas train through
         self.silent: dict[Task, float] = {}  # replicas that do not listen yet, behind a proxy, and when to look again
         self.cleanup = ExitStack()
         self.scheduler = FaultScheduler({}, self.control, self.log, restart=self._restart)
@@ -254,8 +256,16 @@ class _Execution:
             trains = {task: self.addresses[task] for task in self.layout.tasks}
             made = proxies(self.server, self.manifest, trains, launcher=self.launcher, folder=self.folder, fixed=fixed)
             self.links = self.cleanup.enter_context(made)
-        wait_s, seen = self.plan.patience_s + self.plan.outage_s, self.launcher.seen
-        self.spec = write_spec(self.folder, self.manifest, faults=self.plan.faults, wait_s=wait_s, seen=seen)
+        if self.links is not None and self.plan.learns and self.layout.all_reduce:
+            self.trains_by = TrainingLinks(self.links, self.plan.workload.steps)
+        self.spec = write_spec(
+            self.folder,
+            self.manifest,
+            faults=self.plan.faults,
+            wait_s=self.plan.patience_s + self.plan.outage_s,
+            seen=self.launcher.seen,
+            looks=[] if self.trains_by is None else self.trains_by.strikes,
+        )
         disk = None
         if any(kinds()[fault.kind].mounts for fault in self.plan.faults):
             disk = self.cleanup.enter_context(
@@ -274,7 +284,9 @@ class _Execution:
             moved=self._moved,
         )
         hold = None if self.links is None else self._hold
-        self.scheduler = FaultScheduler(faults, self.control, self.log, restart=self._restart, hold=hold)
+        self.scheduler = FaultScheduler(
+            faults, self.control, self.log, restart=self._restart, hold=hold, heard=self._heard
+        )
         late = {fault.task for fault in self.plan.faults if kinds()[fault.kind].first}
         for task in self.plan.clocks:
             faketime.write(clock_of(self.launcher.temporary, task), 0)
@@ -540,10 +552,17 @@ class _Execution:
             return ()  # the record cannot be read; the error is reported when the run is over
 
     def _learn(self) -> None:
-        """Which tasks have dialled which."""
+        """Which tasks have dialled which; of replicas those that train by it."""
         if self.plan.learns and self.links is not None:
             self.dialled |= self.links.dialled_by_now(self.dialled)
-            self.manifest.dialled = sorted(f"{dialler}->{listener}" for dialler, listener in self.dialled)
+            used = self.dialled if self.trains_by is None else self.trains_by.among(self.dialled)
+            self.manifest.dialled = sorted(f"{dialler}->{listener}" for dialler, listener in used)
+
+    def _heard(self, arrival: Arrival) -> None:
+        """A task waits at a phase; proxies that are gone are reported in the end."""
+        if self.trains_by is not None:
+            with suppress(PsconformError):
+                self.trains_by.heard(arrival)
 
     def _check_started(self) -> None:
         """Raises NotStarted if a worker ended, or hangs, and has recorded nothing, or if another task ended first.

@@ -112,6 +112,7 @@ class FaultScheduler:
         log: psconform's own record.
         restart: starts a task again that has ended.
         hold: holds back the answers to a worker's next push; None: nothing is injected at the phase ``sent``.
+        heard: is told of each arrival before that task goes on.
     """
 
     def __init__(
@@ -122,8 +123,9 @@ class FaultScheduler:
         *,
         restart: Restart,
         hold: Hold | None = None,
+        heard: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
-        self._hold = hold
+        self._hold, self._heard = hold, heard
         self._all = [_Scheduled(number, *pair) for number, pair in enumerate(faults.items())]
         self._control, self._log, self._restart = control, log, restart
         self._began: float | None = None
@@ -301,6 +303,7 @@ class FaultScheduler:
         return found
 
     def _arrived(self, arrival: Arrival) -> None:
+        self._heard(arrival)
         for one in self._all:
             one.injector.heard(arrival)
         for one in self._all:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -101,8 +101,12 @@ def write_spec(
     faults: tuple[Fault, ...] = (),
     wait_s: float,
     seen: Callable[[Path], str] = str,
+    looks: Sequence[Mapping[str, str | int | None]] = (),
 ) -> Path:
-    """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it; ``seen``: a path as tasks see it."""
+    """spec.json: what a probe needs to know. ``PSCONFORM_SPEC`` points to it; ``seen``: a path as tasks see it.
+
+    ``looks``: phases at which a task waits although nothing strikes there.
+    """
     workload = manifest.workload
     behind_s = workload.steps * max((seconds for _, seconds in workload.slow), default=0.0)
     spec = {
@@ -119,6 +123,8 @@ def write_spec(
         spec["checkpoints"], spec["checkpoint_every"] = seen(folder / CHECKPOINTS), manifest.checkpoint_every
         spec["checkpoint_seconds"] = manifest.checkpoint_seconds
         (folder / CHECKPOINTS).mkdir()
+    if looks:
+        spec["strikes"] = [*spec.get("strikes", ()), *looks]
     write_json(folder / "spec.json", spec)
     return folder / "spec.json"
 

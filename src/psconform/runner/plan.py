@@ -338,8 +338,10 @@ def fitting(plan: Plan, dialled: Dialled) -> Plan:
 
 def unused(plan: Plan, dialled: Dialled) -> list[Fault]:
     """The faults of a plan that strike links which no task uses."""
-    of_links = ((fault, kinds()[fault.kind].one_way) for fault in plan.faults if fault.region and fault.links)
-    return [fault for fault, one_way in of_links if not dialled.carries(fault.region, fault.links, one_way=one_way)]
+    of_links = [(fault, kinds()[fault.kind]) for fault in plan.faults if fault.region and fault.links]
+    if plan.layout.all_reduce:  # their packets pass, whoever dials whom
+        of_links = [(fault, kind) for fault, kind in of_links if kind.of != PACKETS]
+    return [fault for fault, kind in of_links if not dialled.carries(fault.region, fault.links, one_way=kind.one_way)]
 
 
 def _words(options: Options) -> list[str]:
