@@ -6,6 +6,7 @@ A run counts as *broken* if the oracle says that a guarantee is violated and tha
 checks must say *violated* of one of those guarantees, or *unknown*; a run of which they say neither is *missed*. A run
 that the checks accuse of nothing but what the oracle says was kept is *invented*. The guarantee that the checks name
 need not be the one that the oracle names first: one bug breaks several, and a run in which one is violated is violated.
+A run in which a mutant does what the healthy model does with the same seed is *untouched*, and is not judged.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ import tempfile
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from model_mutants import MUTANTS, Mutant, mutated
 
 from psconform.runner.verdicts import Judged, judge_folder
+from psconform.simulation.cluster import Cluster
 from psconform.simulation.oracle import Truth, truths
 from psconform.simulation.record import Recorded
-from psconform.simulation.schedule import draw
+from psconform.simulation.schedule import Schedule, draw
+from psconform.simulation.trace import Log, Read, Trace
 
 RUNS = 100
-COLUMNS = ("broken", "violated", "other", "unknown", "missed", "invented", "crashed")
+COLUMNS = ("untouched", "broken", "violated", "other", "unknown", "missed", "invented", "crashed")
 LISTED = 8
 """Seeds of a row that are named."""
 
@@ -44,6 +48,59 @@ class Row:
     wrong: list[str] = field(default_factory=list)
 
 
+class Fingerprint(Trace):
+    """All that a record would be made of, as one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self._logs: dict[int, tuple[int, Log]] = {}  # by identity; the first one is 0, and so on
+
+    def add(self, *what: object) -> None:
+        """And this."""
+        self.number = hash((self.number, what))
+
+    def tell(self, now: float, what: object) -> None:
+        """Something happened; what a read shows is the beginning of a log, and that is added once, in the end."""
+        if not isinstance(what, Read):
+            self.add(now, repr(what))
+            return
+        which = (self._logs.setdefault(id(view.log), (len(self._logs), view.log))[0] for view in what.views)
+        self.add(now, what[:4], what[5:], *which, *(view.length for view in what.views))
+
+    def done(self, now: float, worker: int) -> None:
+        """A worker has its last answer."""
+        self.add(now, "done", worker)
+
+    def closed(self, now: float, worker: int) -> None:
+        """A worker has ended."""
+        self.add(now, "closed", worker)
+
+    def killed(self, now: float, task: str) -> None:
+        """A task was killed."""
+        self.add(now, "killed", task)
+
+    def finish(self, cluster: Cluster) -> int:
+        """The run is over; the number."""
+        self.add(cluster.world.now, cluster.status, *cluster.world.machines)
+        for _, log in self._logs.values():
+            self.add(log.nonce, *log.entries)
+        return self.number
+
+
+def fingerprint(schedule: Schedule, made: Any = Cluster, *parts: Any) -> int:
+    """What happens in a run of this model, as one number."""
+    trace = Fingerprint()
+    cluster = made(schedule, trace, *parts)
+    cluster.run()
+    return trace.finish(cluster)
+
+
+@cache
+def _healthy(seed: int, mode: str) -> int:
+    return fingerprint(draw(seed, mode=mode))
+
+
 def compared(mutant: Mutant, seeds: range) -> Row:
     """Simulate and judge a schedule of each seed."""
     row = Row(mutant)
@@ -51,9 +108,12 @@ def compared(mutant: Mutant, seeds: range) -> Row:
     with tempfile.TemporaryDirectory(prefix="psconform-misses-") as scratch:
         for seed in seeds:
             folder = Path(scratch) / str(seed)
-            trace = Recorded(folder, draw(seed, mode=mutant.mode))
-            cluster = made(trace.schedule, trace, parts)
             try:
+                if fingerprint(draw(seed, mode=mutant.mode), made, parts) == _healthy(seed, mutant.mode):
+                    row.counts["untouched"] += 1
+                    continue
+                trace = Recorded(folder, draw(seed, mode=mutant.mode))
+                cluster = made(trace.schedule, trace, parts)
                 cluster.run()
             except Exception:  # a task of the mutant has crashed: nothing that a real run would not notice
                 row.counts["crashed"] += 1
