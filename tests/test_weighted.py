@@ -14,9 +14,49 @@ from psconform.simulation.record import simulate
 from psconform.simulation.schedule import Schedule, draw
 
 from .mutations import edit
+from .simulate import Trainer
 from .taken_apart import Record
 
 WEIGHTED = Schedule(workers=3, ps=2, steps=6, reduction="weighted", weights=(10, 20, 37))
+
+
+COUNTS = {  # what the gradients of a step count, by worker
+    "nearly alike": lambda step: (1000, 1003 + step % 3, 998),
+    "far apart": lambda step: (1, 300, 10**8),
+    "drawn": lambda step: tuple(480 + (7 * step + 5 * worker) % 33 for worker in range(3)),
+}
+
+
+class Tokens(Trainer):
+    """Each variable has gradients of a magnitude of its own; a round is their mean, weighted by numbers of tokens."""
+
+    distinct = True
+    counts = staticmethod(COUNTS["drawn"])
+
+    def __init__(self, **given):
+        super().__init__(reduction="weighted", workers=3, shards=(0, 1, 0), **given)
+        self.mean = self.workers
+
+    def initialise(self):
+        super().initialise()
+        for worker, probe in enumerate(self.probes):
+            push = probe.push
+            probe.push = lambda step, attempt, *, push=push, worker=worker: push(
+                step, attempt, weight=self.counts(step)[worker]
+            )
+
+    def weight(self, worker, step, variable, attempt):
+        return self.counts(step)[worker] / sum(self.counts(step)) * self.workers
+
+
+class OneVariableIsNotWeighted(Tokens):
+    def weight(self, worker, step, variable, attempt):
+        return 1.0 if variable == 1 else super().weight(worker, step, variable, attempt)
+
+
+class NoneIsWeighted(Tokens):
+    def weight(self, worker, step, variable, attempt):
+        return 1.0
 
 
 def pushes(folder, worker):
@@ -29,6 +69,22 @@ def test_a_weighted_mean_is_valid(tmp_path):
     judged = judge_folder(tmp_path / "run")
     assert {verdict.status for verdict in judged.verdicts} == {"valid", "not judged"}
     assert "S5" in judged.names("valid")
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("trainer", [Tokens, OneVariableIsNotWeighted, NoneIsWeighted])
+def test_each_variable_has_its_weights(tmp_path, monkeypatch, trainer, counts):
+    """Its counts are none that nearly are whole numbers, and so are rounded."""
+    monkeypatch.setattr(Tokens, "counts", staticmethod(counts))
+    judged = trainer().judge(tmp_path / "run")
+    assert ("S5" in judged.names("violated")) == (trainer is not Tokens)
+    (verdict,) = (verdict for verdict in judged.verdicts if verdict.guarantee == "S5")
+    if trainer is Tokens:
+        assert {verdict.status for verdict in judged.verdicts} == {"valid", "not judged"}
+    elif trainer is NoneIsWeighted:
+        assert "all gradients count alike" in verdict.witness[0]
+    else:
+        assert all("ps:1" in line for line in verdict.witness if not line.startswith("..."))
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))

@@ -7,7 +7,7 @@ One file, standard library and numpy only: a trainer loads it next to the probe.
     for step in range(steps):
         theta = join(pull(), model.size)                          # one array per variable
         epoch, ids = batches.of(w, step)
-        gradient = model.gradient(theta, data.train_x[ids], data.train_y[ids])
+        gradient = data.gradient(model, theta, ids)
         push(split(gradient * np.float32(batches.weights(step)[w]), variables))
 
 All randomness is ``numpy.random.RandomState``, whose stream is frozen (NEP 19): judge and trainer draw the same numbers
@@ -330,6 +330,10 @@ class Data:
             with open(path, "rb") as file:
                 return cls._load(file, f"{path}: ")
         return cls._load(path)
+
+    def gradient(self, model: Model, theta: Vector, ids: Ids) -> Vector:
+        """The model's mean gradient over these samples for training, in the dtype of theta; zeros if there are none."""
+        return model.gradient(theta, self.train_x[ids], self.train_y[ids]) if len(ids) else np.zeros_like(theta)
 
     @classmethod
     def _load(cls, file: IO[bytes], place: str = "") -> Data:

@@ -110,7 +110,7 @@ class Trained(Workload):
             gradient, weight = self.model.gradient(theta, None, None), 1.0
         else:
             ids = np.asarray(samples, np.int64)
-            gradient = self.model.gradient(theta, self.data.train_x[ids], self.data.train_y[ids])
+            gradient = self.data.gradient(self.model, theta, ids)
             weight = self._weight(worker, step, ids)
         return [part.astype(np.float32) for part in split(gradient * np.float32(weight * self.rate), self.variables)]
 

@@ -136,7 +136,7 @@ def _gradient(run: Training, worker: int, step: int, theta: Any) -> Path:
     if data is None:
         return clipped(run.model.gradient(theta, None, None), clip)
     ids = np.array(run.history.samples[worker, step], np.int64)
-    return clipped(run.model.gradient(theta, data.train_x[ids], data.train_y[ids]), clip)
+    return clipped(data.gradient(run.model, theta, ids), clip)
 
 
 def _replayed(

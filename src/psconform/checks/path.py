@@ -97,10 +97,7 @@ class Training:
         if not parts or data is None:  # without samples the gradients of all workers are the same
             return np.asarray(union_gradient(self.model, data, self.batches)(theta, step))
         norm = layout.clip_norm if layout.clip_when == "before" else 0.0
-        found = [
-            share * clipped(factor * self.model.gradient(theta, data.train_x[ids], data.train_y[ids]), norm)
-            for ids, factor, share in parts
-        ]
+        found = [share * clipped(factor * data.gradient(self.model, theta, ids), norm) for ids, factor, share in parts]
         return np.asarray(np.sum(found, axis=0))
 
     @cached_property
@@ -112,11 +109,11 @@ class Training:
         own = any(not np.array_equal(ids, batches.of(*grad)[1]) for grad, ids in history.samples.items())
         for worker in history.workers if own else ():
             for step in worker.pushes.step.tolist():
-                ids = history.samples.get((worker.index, step), ())
+                ids = history.samples.get((worker.index, step))
                 what = f"the gradient of {worker}, step {step}"
-                if not ids:
+                if ids is None:
                     return f"no samples recorded for {what}"
-                if max(ids) >= batches.samples:
+                if max(ids, default=0) >= batches.samples:
                     return f"sample {max(ids)} of {what} is none of the {batches.samples}"
                 if (worker.index, step) in history.resampled:
                     return f"{what} was sent with other samples each time, so those of the applied one are not known"

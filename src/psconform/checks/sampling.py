@@ -36,8 +36,9 @@ def samples_once(history: History) -> Verdict:
     Judged on the ids that workers record with their gradients, but for those of gradients that were refused. Of the
     samples that psconform deals out (``probe.samples``) each worker must take those that it is dealt. A trainer that
     draws samples itself has an epoch for every n samples of a worker, where n is its share of all, and no two workers
-    take the same one in it. Two epochs of a worker have different orders, unless samples are not shuffled at all:
-    a sampler whose ``set_epoch`` is not called repeats itself.
+    take the same one in it; shares may be equal, or what workers take until the first sample is used again. Where the
+    samples of refused gradients are used again, they are of no epoch. Two epochs of a worker have different orders,
+    unless samples are not shuffled at all: a sampler whose ``set_epoch`` is not called repeats itself.
 
     Assumes: ``probe.gradients``, which records the samples, for each gradient.
     """
@@ -69,9 +70,13 @@ def _drawn(history: History, batches: Batches, used: Used) -> Verdict:
     if history.resampled:
         worker, step = min(history.resampled)
         return unknown(f"the gradient of worker:{worker}, step {step}, was sent with other samples each time")
-    kinds = _kinds(history, batches, used)
-    lines = min((list(at_most(_own(history, batches, used, kind))) for kind in kinds), key=len)
-    lines += next(filter(None, (list(at_most(_same_order(used, kind))) for kind in kinds)), [])
+    accepted = {grad: ids for grad, ids in used.items() if history.outcomes[grad] != FAILED}
+    drawn = [used] if len(accepted) == len(used) else [used, accepted]  # what was refused is used again, or it is not
+    tried = [(each, kind) for each in drawn for kind in _kinds(history, batches, each)]
+    wrong = [list(at_most(_own(history, batches, each, kind))) for each, kind in tried]
+    lines = min(wrong, key=len)
+    fitting = [pair for pair, found in zip(tried, wrong, strict=True) if len(found) == len(lines)]
+    lines += next(filter(None, (list(at_most(_same_order(*pair))) for pair in fitting)), [])
     if (
         history.claims.delivery != "at-least-once"
         and not history.rollbacks
@@ -125,25 +130,62 @@ def _kinds(history: History, batches: Batches, used: Used) -> list[_Epoch]:
     workers, samples = history.layout.workers, batches.samples
     size = max(1, *map(len, used.values()))
     least, most = samples // workers, -(-samples // workers)
+    streams = _streams(workers, used)
+    own = [np.unique(ids) for ids in streams]
+    apart = sum(map(len, own)) == len(np.unique(np.concatenate(own)))  # each has a part of its own
     if history.claims.sampling == "padded":
         even = -(-samples // (workers * size)) * size
         return [_Epoch([share] * workers, share * workers - samples) for share in (most, even)]
     if history.claims.sampling == "drop-last":
-        return [_Epoch([max(1, share)] * workers, drops=True) for share in (least, least // size * size)]
+        shares = [[share] * workers for share in (least, least // size * size)]
+        shares += [[len(ids) // size * size for ids in own]] if apart else []
+        return [_Epoch([max(1, one) for one in share], drops=True) for share in shares]
     found = [_Epoch([len(range(worker, samples, workers)) for worker in range(workers)])]
     found.append(_Epoch([least] * (workers - 1) + [samples - least * (workers - 1)]))  # the last has the rest
+    if len(np.unique(together := np.concatenate(streams))) == len(together):
+        found.append(_Epoch([len(ids) + 1 for ids in streams]))  # none has ended
+    if apart:
+        found.append(_Epoch([_first_again(ids) for ids in streams]))
+    splits = (_split(workers, samples, used, within=within) for within in (False, True))
+    return found + [_Epoch(share) for share in splits if share]
+
+
+def _streams(workers: int, used: Used) -> list[Ids]:
+    """All samples that each worker uses, in the order of its steps."""
     none = np.zeros(0, np.int64)
-    mine = [np.unique(np.concatenate([none, *(ids for (w, _), ids in used.items() if w == n)])) for n in range(workers)]
-    if sum(map(len, mine)) == len(np.unique(np.concatenate(mine))) == samples:  # each has a part of its own
-        found.append(_Epoch([len(ids) for ids in mine]))
-    return found
+    return [np.concatenate([none, *(ids for (w, _), ids in used.items() if w == worker)]) for worker in range(workers)]
+
+
+def _first_again(ids: Ids) -> int:
+    """After how many samples a worker uses one again; one more than there are, if it uses none again."""
+    first = np.unique(ids, return_index=True)[1]
+    again = np.setdiff1d(np.arange(len(ids)), first)
+    return int(again[0]) if len(again) else len(ids) + 1
+
+
+def _split(workers: int, samples: int, used: Used, *, within: bool) -> list[int] | None:
+    """How many samples each worker has in the first epoch, however they are split; None if none has all of them once.
+
+    For a worker it ends before a batch with a sample that some worker has used before; or ``within`` that batch.
+    """
+    share, begins, seen = [0] * workers, set[int](), np.zeros(samples, np.bool_)
+    for (worker, _), ids in sorted(used.items(), key=lambda item: item[0][::-1]):
+        if worker in begins:
+            continue
+        again = np.flatnonzero(seen[ids])
+        number = len(ids) if not len(again) else int(again[0]) if within else 0
+        seen[ids[:number]] = True
+        share[worker] += number
+        if number < len(ids):
+            begins.add(worker)
+    return share if seen.all() and sum(share) == samples and all(share) else None
 
 
 def _own(history: History, batches: Batches, used: Used, kind: _Epoch) -> Iterator[str]:
     """What is wrong with samples that the trainer draws itself, if an epoch is of this kind."""
     workers, share = range(history.layout.workers), kind.share
     steps = [sorted(step for worker, step in used if worker == w) for w in workers]
-    ids = [np.concatenate([np.zeros(0, np.int64), *(used[w, step] for step in steps[w])]) for w in workers]
+    ids = _streams(len(workers), used)
     refused = [
         np.repeat([history.outcomes[w, step] == FAILED for step in steps[w]], [len(used[w, step]) for step in steps[w]])
         for w in workers

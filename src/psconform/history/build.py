@@ -237,9 +237,10 @@ def _in_shares(history: History) -> History:
     """The same history, in which a gradient with the share that it should have of its round counts for one."""
     if WEIGHTS not in history.workload.shows:
         return history
+    weighted = history.claims.reduction == "weighted"
+    history = by_weight(history) if weighted else history  # before counts are rounded: of those none need be whole
     history = without_rounding(history) if history.workload.distinct else history
-    history = by_weight(history) if history.claims.reduction == "weighted" else by_live(history)
-    history = by_rest(history)
+    history = history if weighted else by_rest(by_live(history))
     # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
     constant = history.claims.rate == "constant" and history.layout.local_steps == 1
     scale = whole_scale(history.workers) if constant else 1.0

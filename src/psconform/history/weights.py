@@ -10,6 +10,9 @@ import numpy as np
 from .columns import Bools, Floats, Odd, Reads
 from .model import COUNT_TOLERANCE, History, Worker
 
+ROUNDING = 2.0**-8
+"""What a gradient may lose on its way as a bfloat16, twice rounded."""
+
 
 def short_rounds(history: History) -> Bools:
     """bool[K]: rounds that have the gradients of some workers in the end, while those of the others were not due."""
@@ -120,10 +123,6 @@ def by_rest(history: History) -> History:
     return replace(history, workers=_in_units(history.workers, units))
 
 
-ROUNDING = 2.0**-8
-"""What a gradient may lose on its way as a bfloat16, twice rounded."""
-
-
 def without_rounding(history: History) -> History:
     """The same history, with whole counts where they are nearly that, of variables with a magnitude of their own.
 
@@ -151,10 +150,12 @@ def by_weight(history: History) -> History:
     its gradients count, they count for what they show.
     """
     shares, held = history.shares, _held(history)
+    exact = (history.workload.sizes(history.variables) == 1)[:, None, None]
+    alike = np.abs(held - 1) <= np.where(exact, COUNT_TOLERANCE, ROUNDING)
     said: Bools = np.array(~history.unsaid.any(axis=0))  # [K]
     there = history.last.ever & said
     differ = np.abs(shares - 1) > COUNT_TOLERANCE
-    if (there & differ).any() and (np.abs(held - 1) <= COUNT_TOLERANCE)[there].all():
+    if (there & differ).any() and alike[there].all():
         return replace(history, unweighted=True)
     shares = np.where(said | ~np.isfinite(held) | (held == 0), shares, held)
     return replace(history, workers=_in_units(history.workers, shares))

@@ -97,7 +97,7 @@ def union_gradient(model: Model, data: Data | None, batches: Batches | None) -> 
         if data is None or batches is None:
             return model.gradient(theta, None, None)
         _, ids = batches.union(step)
-        return model.gradient(theta, data.train_x[ids], data.train_y[ids])
+        return data.gradient(model, theta, ids)
 
     return gradient
 
