@@ -38,6 +38,21 @@ def test_replicas_go_on_from_a_checkpoint(judge, monkeypatch, seed, kill):
     assert lives == {f"worker-{n}{life}.jsonl" for n in range(3) for life in ("", ".1")}
 
 
+def test_one_is_killed_after_the_last_round(judge, monkeypatch):
+    """The final reads are the first ones after the rollback, and show the checkpoint."""
+    monkeypatch.setenv("BUG", "")
+    run = judge(GANG / "target.toml", **OPTIONS, kill="worker:1@after-push:29")
+    assert run.valid, run.explain()
+    assert {run.verdicts[name].status for name in ("R4", "R6", "R7")} == {"valid"}, run.explain()
+
+
+def test_state_that_only_one_replica_records_is_not_known_to_be_replicated(judge, monkeypatch):
+    monkeypatch.setenv("BUG", "one-state")
+    run = judge(GANG / "target.toml", layout="ps=0,worker=2", steps=6)
+    assert run.exit_code == 2
+    assert "no two workers recorded any" in run.verdicts["S7"].reason
+
+
 BUGS = {
     "stale": ("R3", "restored step-10 in epoch 1, though step-15 was durable before"),
     "rank0-only": ("S7", "worker:0 and worker:1 differ after round 16"),

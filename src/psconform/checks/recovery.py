@@ -155,7 +155,7 @@ def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) ->
     for back in backs:
         for worker in history.workers:
             for index in np.flatnonzero(worker.reads.epoch == back.restore.epoch)[:1].tolist():
-                if also_final or not worker.reads.final[index]:
+                if also_final or not worker.reads.final[index] or _nothing_since(history, back):
                     looked += 1
                     lines += list(amiss(history, worker, index, back))
     if lines:
@@ -163,6 +163,12 @@ def _first_reads(history: History, amiss: Amiss, *, also_final: bool = False) ->
     if reason or not looked:
         return unknown(reason or "no worker read after a rollback")
     return valid(counted(len(backs), "rollback"))
+
+
+def _nothing_since(history: History, back: Rollback) -> bool:
+    """No worker has sent a gradient since, so that a final read shows what was restored."""
+    epoch = back.restore.epoch
+    return not any(worker.sent_before(len(worker.reads) - 1, epoch=epoch).any() for worker in history.workers)
 
 
 def _against_cut(history: History, worker: Worker, index: int, back: Rollback, *, fenced: bool) -> Iterator[str]:

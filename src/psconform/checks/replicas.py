@@ -43,6 +43,8 @@ def replicas_equal(history: History) -> Verdict:
         return violated(lines)
     if any(not worker.reads.final.any() for worker in history.workers):
         return unknown(history.no_final)
+    if history.claims.state == "replicated" and len({state.worker for state in history.states}) < 2:
+        return unknown('state = "replicated" is claimed, and no two workers recorded any (probe.state)')
     return (
         valid(f"{counted(compared, 'read')} compared with those of {first}")
         if compared

@@ -7,7 +7,8 @@ BUG=crash: worker:1 fails at step 7.
 BUG=other-weights: what is restored is an average over time, of which each parameter is 0.98 times what it was.
 BUG=torn: parameters are those of the checkpoint for the head only.
 BUG=local-average: what is kept beside the parameters (as the statistics of a batch normalisation) is of each rank's own
-gradients. BUG=no-average: it is not in the checkpoint, and begins anew."""
+gradients. BUG=no-average: it is not in the checkpoint, and begins anew. BUG=one-state: only rank 0 records it, so that nothing is
+compared."""
 import os, pathlib, sys
 import numpy as np
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -54,7 +55,7 @@ if probe.incarnation: probe.resume(start)
 for step in range(start, probe.steps):
     if bug == "crash" and (index, step) == (1, 7): raise RuntimeError("out of luck")
     probe.read([theta])
-    probe.state("average", average)
+    if bug != "one-state" or index == 0: probe.state("average", average)
     gradient = probe.gradients(step, [theta])[0]
     probe.push(step)
     gathered = gather(gradient)
