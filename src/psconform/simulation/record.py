@@ -212,7 +212,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         DEFAULTS[update],
         delivery=schedule.delivery,
         reduction=schedule.reduction if schedule.sync else DEFAULTS[update].reduction,
-        recovery="checkpoint" if schedule.every else "none",
+        recovery="checkpoint" if schedule.every or schedule.elastic else "none",
         liveness="progress",
         divisor="live" if schedule.live else "any",
         **modes,

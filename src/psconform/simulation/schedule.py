@@ -24,6 +24,8 @@ GANG = 7
 """In one of so many schedules with checkpoints all tasks are killed at once."""
 RESTARTED = 2
 """So are they in one of so many schedules of an all-reduce."""
+ELASTIC = 2
+"""In one of so many others of an all-reduce one replica is killed, and started again alone."""
 OVERFLOW = 5
 """In one of so many sync schedules up to a quarter of the rounds is skipped by all."""
 ACCUMULATED = 5
@@ -68,6 +70,7 @@ class Schedule:
     accumulate: int = 1
     delivery: str = "exactly-once"
     every: int = 0
+    elastic: bool = False
     drop_after: float = 0.0
     live: bool = False
     weights: tuple[int, ...] = ()
@@ -165,11 +168,14 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     if faults and mode == AR and not job.randrange(RESTARTED):
         schedule = replace(schedule, every=job.choice((2, 3, 5)))
         schedule = replace(schedule, faults=(*schedule.faults, *_restarts(schedule, job)))
+    elif faults and mode == AR and not job.randrange(ELASTIC):
+        schedule = replace(schedule, elastic=True, faults=(*schedule.faults, *_rejoins(schedule, job)))
     if mode == "sync" and seed % WEIGHTED == 0 and schedule.reduction == "mean" and not schedule.drop_after:
         samples = Random(f"weights {seed}")
         weights = tuple(samples.choice((1, 2, 10, 37)) for _ in range(workers))
         schedule = replace(schedule, reduction="weighted", weights=weights)
-    if mode in ("sync", AR) and seed % ACCUMULATED == 2 and not schedule.every and not schedule.weights:
+    whole = schedule.every or schedule.elastic or schedule.weights
+    if mode in ("sync", AR) and seed % ACCUMULATED == 2 and not whole:
         schedule = replace(schedule, accumulate=Random(f"accumulate {seed}").randint(2, 4))
     return schedule
 
@@ -216,6 +222,23 @@ def _restarts(schedule: Schedule, random: Random) -> list[Fault]:
     """All tasks are killed at once, and started again."""
     step, number = random.randrange(1, schedule.steps), random.randrange(schedule.workers)
     return [Fault(KILL, (task,), worker=number, step=step) for task in schedule.tasks]
+
+
+def _rejoins(schedule: Schedule, random: Random) -> list[Fault]:
+    """One task is killed once or twice, at any moment of a round, and its gradient may have reached some of its peers.
+
+    No other task is killed, so that the state of the job is not lost.
+    """
+    index, faults = random.randrange(schedule.workers), list[Fault]()
+    task, peer = (f"worker:{(index + number) % schedule.workers}" for number in (0, 1))
+    for _ in range(random.randint(1, 2)):
+        number, step = random.randrange(schedule.workers), random.randrange(1, schedule.steps)
+        after_s, lasts_s = random.random() * random.choice((0.0, 0.01, 0.1)), random.choice((0.01, 0.3, 2.0))
+        if not random.randrange(2):
+            number, lost = index, ((task, peer),)
+            faults.append(Fault(DROP, (task, peer), worker=index, step=step - 1, lasts_s=lasts_s, links=lost))
+        faults.append(Fault(KILL, (task,), worker=number, step=step, after_s=after_s, lasts_s=lasts_s))
+    return faults
 
 
 def _leaves(schedule: Schedule, random: Random) -> Fault:
