@@ -144,10 +144,13 @@ def test_where_nothing_is_restarted_a_task_stays_away(judge, monkeypatch, tmp_pa
 
 
 def test_a_replica_is_not_started_again_alone(judge, tmp_path):
-    target = declared(tmp_path, restart_all="restart-task")
+    """It would have to say where one gets its state from: from a peer, or from a checkpoint with all others."""
+    text = declared(tmp_path).read_text(encoding="utf-8").replace('on_failure = "restart-all"\n', "")
+    (tmp_path / "target.toml").write_text(text, encoding="utf-8")
     says = "--layout: replicas of target gang keep no state for each other, so none can be started again"
-    with pytest.raises(BadInput, match=re.escape(says)):
-        judge(target, layout="ps=0,worker=3", steps=30, kill="worker:1@17")
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        judge(tmp_path / "target.toml", layout="ps=0,worker=3", steps=30, kill="worker:1@17")
+    assert all(f'"{way}"' in refused.value.hint for way in ("restart-task", "restart-all"))
 
 
 LINKS = {

@@ -290,11 +290,15 @@ def _as_it_restarts(
 
 
 def _check_replicas(faults: tuple[Fault, ...], options: Options, *, target: Target, layout: Layout) -> None:
-    """Raises BadInput where a task that has ended is started again alone, and there is no ps that kept its state."""
-    if not layout.all_reduce or target.on_failure != RESTART_TASK:
+    """Raises BadInput where a task has ended, there is no ps that kept its state, and the target does not say where
+    a task that is started again alone gets it from."""
+    if not layout.all_reduce or target.on_failure:
         return
     ending = (fault for fault in faults if kinds()[fault.kind].harm is Harm.ENDS and not kinds()[fault.kind].first)
-    hint = f'on_failure = "{RESTART_ALL}" in a target.toml: all tasks are started again, and go on from a checkpoint'
+    hint = (
+        f'write on_failure = "{RESTART_TASK}" in its target.toml if a replica that is started again alone gets its '
+        f'state from a peer, or "{RESTART_ALL}" if all are started again, and go on from a checkpoint'
+    )
     problem = f"replicas of target {target.name} keep no state for each other"
     for fault in ending:
         because = f"{problem}, so none can be started again ({fault.words})"

@@ -88,7 +88,7 @@ class Target:
         min_ps, max_ps, min_workers, max_workers: how many tasks of a job its clusters have, replicas none of ``ps``.
         batches: its workers look up in ``probe.due`` how many steps they have data for.
         learning_rate: of the gradient of one worker alone, with plain SGD; None: what calibration finds is right.
-        on_failure: one of ``ON_FAILURE``.
+        on_failure: one of ``ON_FAILURE``; empty: it does not say, so a task is started again, but for a replica.
         distinct: each variable gets the gradient that ``probe.gradients`` made for it; calibration finds out itself.
         phases: those that its tasks say with ``probe.at``, each with who does, a task or a job; None: not known.
         shared: all tasks have one cluster spec.
@@ -119,7 +119,7 @@ class Target:
     max_workers: int = MAX_TASKS
     batches: bool = False
     learning_rate: float | None = None
-    on_failure: str = RESTART_TASK
+    on_failure: str = ""
     distinct: bool = False
     phases: Mapping[str, str] | None = None
     shared: bool = False

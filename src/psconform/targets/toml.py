@@ -70,7 +70,7 @@ class _File(_Strict):
     max_workers: _Number = MAX_TASKS
     batches: bool = False
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    on_failure: Literal["nothing", "restart-task", "restart-all"] = "restart-task"
+    on_failure: Literal["nothing", "restart-task", "restart-all"] | None = None
     cluster_spec: Literal["own", "shared"] = "own"
     push_alone: bool = False
     image: Annotated[str, Field(pattern=f"^({IMAGE})?$")] = ""
@@ -143,7 +143,7 @@ def target_from(path: Path, raw: dict[str, Any], *, within: str = "") -> Target:
         max_workers=file.max_workers,
         batches=file.batches,
         learning_rate=file.learning_rate,
-        on_failure=file.on_failure,
+        on_failure=file.on_failure or "",
         shared=file.cluster_spec == "shared",
         push_alone=file.push_alone,
         image=file.image,
