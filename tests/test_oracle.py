@@ -135,6 +135,7 @@ def test_no_run_of_a_mutant_is_misjudged(mutant):
         ("shared-row-overwritten", 44, "A1", "violated"),  # gradients that are sent again are applied again
         ("shared-row-now-and-then", 170, "S5", "violated"),  # no round has the gradients of all workers
         ("version-of-the-next", 100059, "A7", "violated"),  # all is sent again after a rollback
+        ("hands-over-no-shared-row", 59, "S7", "violated"),  # only one replica lacks it
     ],
 )
 def test_runs_of_mutants_that_were_valid(name, seed, guarantee, status, tmp_path):

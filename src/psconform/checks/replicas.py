@@ -9,6 +9,7 @@ import numpy as np
 from ..history.columns import UNUSED, Floats, Ints
 from ..history.model import COUNT_TOLERANCE, History, Worker
 from ..history.records import State
+from ..probe import SHARED_TOLERANCE
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import SYNC, at_most, check
 
@@ -18,7 +19,8 @@ def replicas_equal(history: History) -> Verdict:
     """S7: after each round all replicas hold the same parameters.
 
     A worker's reads before the gradient of step s show its replica after round s; those of different workers must show
-    the same gradients, equally often, and the same initial parameters, and so must the final reads. Where full values
+    the same gradients, equally often, the same in the slot that all gradients share, and the same initial parameters,
+    and so must the final reads. Where full values
     are recorded (all reads of a model, the final ones of others) they must be exactly equal: all replicas apply the
     same reduced gradients to the same parameters. With ``--local-steps`` that holds after each exchange.
 
@@ -103,6 +105,8 @@ def _different(history: History, first: Worker, other: Worker, pairs: list[tuple
                 yield f"{where}: initial parameters with nonce {a.nonce[mine].tolist()} and {b.nonce[its].tolist()}"
             elif (odd[0][mine] or odd[1][its]) and (cell := _odd_apart(history, first, mine, other, its)):
                 yield f"{where}: {cell}"
+            elif row := _rows_apart(history, first, mine, other, its):
+                yield f"{where}: {row}"
             elif mine in a.values and its in b.values and not np.array_equal(a.values[mine], b.values[its]):
                 apart = np.abs(a.values[mine] - b.values[its])
                 at = np.unravel_index(int(np.nanargmax(apart)), apart.shape)
@@ -123,6 +127,21 @@ def _odd_apart(history: History, first: Worker, mine: int, other: Worker, its: i
         if repr(one) != repr(two):  # NaN differs from itself
             variable, peer, step = cell
             return f"{history.gradient(peer, step)}, {_times(one)} and {_times(two)} in {history.variable(variable)}"
+    return ""
+
+
+def _rows_apart(history: History, first: Worker, mine: int, other: Worker, its: int) -> str:
+    """How the slot that all gradients share differs, where all else is the same; empty if it does not."""
+    both = [reads.shared.get(read) for reads, read in ((first.reads, mine), (other.reads, its))]
+    if all(told is None for told in both):
+        return ""  # it holds the sum of the gradients
+    least = SHARED_TOLERANCE * max(1.0, *(float(np.abs(told).max()) for told in both if told is not None))
+    one, two = (np.zeros(history.variables) if told is None else told[:, 0] - told[:, 1] for told in both)
+    for variable in np.flatnonzero(np.abs(one - two) > least).tolist():
+        return (
+            f"a row that all gradients change, {one[variable]:.4g} and {two[variable]:.4g} gradients off their sum in "
+            f"{history.variable(variable)}"
+        )
     return ""
 
 
