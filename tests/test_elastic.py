@@ -87,6 +87,11 @@ PLANS = {
         {"kind": "kill", "task": "worker:1", "at": "half-sent:12", "restart_after": "200ms"},
         {"kind": "stop", "task": "worker:2", "at": "after-push:11", "for": "2s"},
     ],
+    "cut off, then killed": [
+        {"kind": "refuse", "links": "isolate worker:1", "at": 6, "for": "1s"},
+        {"kind": "stall", "links": "worker:1->worker:0", "at": "worker:1@12", "for": "1s"},
+        {"kind": "kill", "task": "worker:1", "at": "half-sent:16"},
+    ],
     "three deaths": [{"kind": "crash-loop", "task": "worker:0", "at": 12, "times": 3, "lives_ms": 500}],
 }
 
@@ -94,7 +99,7 @@ PLANS = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("plan", PLANS)
-def test_others_may_be_late_or_stand_still(judge, monkeypatch, tmp_path, plan, seed):
+def test_other_faults_come_on_top(judge, monkeypatch, tmp_path, plan, seed):
     monkeypatch.setenv("BUG", "")
     faults = [
         "[[fault]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fault.items())
