@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "version-of-now",
         "server",
-        "            return OK, self.at[push.worker]\n        self.apply",
-        "            return OK, self.version\n        self.apply",
+        "            return OK, self.at[push.worker]",
+        "            return OK, self.version",
         "A1 A2",
         "async",
     ),
@@ -169,6 +169,39 @@ MUTANTS = (
         "log.add(push.worker, push.step, weight, epoch",
         "log.add(push.worker, push.step, -weight, epoch",
         "R1 A1 S1 S5",
+    ),
+    # Work that a queue deals out.
+    Mutant(
+        "forgets-the-piece-of-a-dead-worker",
+        "server",
+        "self.out.get(one, 0.0) <= now), None)\n        if piece is None:\n            return WAIT if len(self.done",
+        "one not in self.out), None)\n        if piece is None:\n            return WAIT if len(self.out",
+        "R1",
+        "async",
+    ),
+    Mutant(
+        "dead-worker-keeps-its-piece",
+        "server",
+        "self.out.get(one, 0.0) <= now",
+        "one not in self.out",
+        "L1",
+        "async",
+    ),
+    Mutant(
+        "piece-done-twice",
+        "server",
+        "if self.rules.once and push.work in self.done",
+        "if False and push.work in self.done",
+        "R1 R2",
+        "async",
+    ),
+    Mutant(
+        "refused-as-if-applied",
+        "server",
+        "in self.refused:\n            return LATE",
+        "in self.refused:\n            return OK",
+        "R1 A1 A5",
+        "async",
     ),
     # Rounds.
     Mutant(

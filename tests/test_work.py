@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from psconform.faults.process_faults import KILL
 from psconform.runner.verdicts import judge_folder
+from psconform.simulation.cluster import Parts
+from psconform.simulation.oracle import truths
 from psconform.simulation.record import simulate
-from psconform.simulation.schedule import Schedule
+from psconform.simulation.schedule import Fault, Schedule, draw
+from psconform.simulation.server import Server
 
 from .mutations import edit
 from .tiers import first
@@ -105,3 +110,71 @@ def test_at_least_once_a_piece_may_be_applied_again(judge, monkeypatch, tmp_path
     run = judge(tmp_path / "target.toml", slow="worker:0=20ms", **QUEUE)
     assert run.valid, run.explain()
     assert "of work applied more than once" in run.verdicts["R2"].reason
+
+
+QUEUED = [seed for seed in range(400) if draw(seed, mode="async").work]
+
+
+def test_a_share_of_the_schedules_of_the_model_has_a_queue():
+    assert 20 < len(QUEUED) < 60
+    claimed = {draw(seed, mode="async").delivery for seed in QUEUED}
+    assert claimed == {"exactly-once", "at-least-once"}
+    assert any(fault.lasts_s is None for seed in QUEUED for fault in draw(seed, mode="async").faults)
+    assert not any(draw(seed, mode="async", faults=False).faults for seed in QUEUED)
+
+
+@pytest.mark.parametrize("seed", QUEUED[:6] + [pytest.param(seed, marks=pytest.mark.nightly) for seed in QUEUED[6:]])
+def test_a_queue_of_the_model_is_valid(tmp_path, seed):
+    cluster = simulate(draw(seed, mode="async"), tmp_path / "run")
+    judged = judge_folder(tmp_path / "run")
+    assert not judged.names("violated"), judged.verdicts
+    assert not judged.names("unknown"), judged.verdicts
+    assert {"R1", "R2", "A1", "A5"} <= {*judged.names("valid")}
+    assert all(truth.held for truth in truths(cluster).values())
+
+
+class DoneTwice(Server):
+    """A piece that somebody else has done is applied again."""
+
+    def push(self, push):
+        self.done.clear()
+        return super().push(push)
+
+
+class Forgets(Server):
+    """The job ends once all pieces have been dealt out."""
+
+    def deal(self, body):
+        self.rules = replace(self.rules, work=tuple(piece for piece in self.rules.work if piece not in self.out))
+        return super().deal(body)
+
+
+def judged_with(folder, schedule, server):
+    cluster = simulate(schedule, folder, parts=Parts(server=server))
+    judged = {verdict.guarantee: verdict.status for verdict in judge_folder(folder).verdicts}
+    return judged, truths(cluster)
+
+
+SLOW = {"mode": "async", "workers": 3, "steps": 9, "compute_s": 0.05, "slow": (1.0, 20.0, 20.0)}
+
+
+def test_a_straggler_does_a_piece_that_was_dealt_out_again(tmp_path):
+    schedule = Schedule(**SLOW, work=(2, 3, 1, 0, 4, 5))
+    judged, truth = judged_with(tmp_path / "healthy", schedule, Server)
+    assert (judged["R1"], judged["R2"], judged["A5"]) == ("valid", "valid", "valid")
+    assert all(one.held for one in truth.values())
+    judged, truth = judged_with(tmp_path / "broken", schedule, DoneTwice)
+    assert (judged["R1"], judged["R2"]) == ("violated", "violated")
+    assert truth["R1"].shown
+    assert truth["R2"].shown
+
+
+def test_the_piece_of_a_worker_that_died_is_lost(tmp_path):
+    killed = Fault(KILL, ("worker:1",), worker=0, step=1, lasts_s=None)
+    schedule = Schedule(**SLOW, work=(2, 3, 1, 0, 4, 5), faults=(killed,))
+    judged, truth = judged_with(tmp_path / "healthy", schedule, Server)
+    assert judged["R1"] == "valid"
+    assert truth["R1"].held
+    judged, truth = judged_with(tmp_path / "broken", schedule, Forgets)
+    assert judged["R1"] == "violated"
+    assert truth["R1"].shown

@@ -92,6 +92,15 @@ class Facts:
             elif isinstance(what, Sent):
                 self.sent.setdefault((what.worker, what.step), []).append((what, latest.get(what.worker)))
 
+    @cached_property
+    def pieces(self) -> dict[Grad, set[int]]:
+        """By gradient, the pieces of the work that it was sent as: of a worker that came back, there may be two."""
+        found: dict[Grad, set[int]] = {}
+        for what in self.happened:
+            if isinstance(what, Sent) and what.work >= 0:
+                found.setdefault((what.worker, what.step), set()).add(what.work)
+        return found
+
     def due(self, step: int) -> int:
         """How many rounds the steps before this one complete; the last round may be of fewer."""
         return -(-step // self.schedule.accumulate) if step == self.schedule.steps else step // self.schedule.accumulate

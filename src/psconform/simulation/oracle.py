@@ -432,6 +432,7 @@ def _delivery(facts: Facts) -> Breaches:
         yield from _again(facts, lambda _: 1)
     if facts.claims.delivery != "at-most-once":
         yield from _lost(facts, whole=True)
+        yield from _never_done(facts)
 
 
 def _duplicates(facts: Facts) -> Breaches:
@@ -439,7 +440,29 @@ def _duplicates(facts: Facts) -> Breaches:
     yield from _again(facts, facts.tries if facts.claims.delivery == "at-least-once" else lambda _: 1)
 
 
+def _never_done(facts: Facts) -> Breaches:
+    """A piece of the work that the run ended without; a number between others shows that there was one."""
+    numbers = set().union(*facts.pieces.values())
+    for column in facts.live if facts.finished and numbers else ():
+        done = set().union(*(facts.pieces.get(grad, ()) for grad in column.counts))
+        for piece in sorted({*facts.schedule.work} - done):
+            yield Breach(min(numbers) <= piece <= max(numbers), f"{column}: lacks piece {piece} of the work")
+
+
+def _done_again(facts: Facts) -> Breaches:
+    """Two gradients of one piece were applied; not of those that may be of another piece."""
+    for column in facts.columns:
+        had: dict[int, Grad] = {}
+        for index, grad in enumerate(column.grads):
+            pieces = facts.pieces.get(grad, ())
+            for piece in pieces if len(pieces) == 1 else ():
+                if had.setdefault(piece, grad) != grad:
+                    yield column.breach(index, f"is of piece {piece} of the work, as {had[piece]} is")
+
+
 def _again(facts: Facts, allowed: Callable[[Grad], int]) -> Breaches:
+    if facts.claims.delivery == "exactly-once":
+        yield from _done_again(facts)
     for column in facts.columns:
         for index, grad in enumerate(column.grads):
             if column.grads[:index].count(grad) >= max(1, allowed(grad)):

@@ -45,6 +45,8 @@ class Recorded(Trace):
         self._lives: dict[str, int] = {}
         path = self.folder / "events" / f"{RUNNER.slug}.jsonl"
         self._log = EventLog(path, clock=self._clock, run=self.manifest.run, task=str(RUNNER), incarnation=0)
+        for worker in range(schedule.workers if schedule.work else 0):  # it may get no work, and record nothing more
+            self._probe(worker)
 
     def _clock(self) -> int:
         return BEGAN_NS + int(self.now * 1e9)
@@ -75,9 +77,10 @@ class Recorded(Trace):
                 values = [self._values(worker, n, view) for n, view in enumerate(views)]
                 shown = versions if self.schedule.versions else None
                 probe.read(values, shown, step=step, final=final, shards=self._shards)
-            case Sent(worker, _, _, step):
+            case Sent(worker, _, _, step, _, work):
                 weights = self.schedule.weights
-                self._probe(worker).push(step, weight=weights[worker] if weights else None)
+                weight = weights[worker] if weights else None
+                self._probe(worker).push(step, weight=weight, work=None if work < 0 else work)
             case Told(worker, _, _, step, outcome, versions):
                 told = versions if versions and self.schedule.versions else None
                 self._probe(worker).ack(step, outcome, told)
@@ -227,6 +230,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         workload=Workload(steps=schedule.steps, seed=schedule.seed, unit=UNIT / share),
         faults=[f"{fault.kind.name} {_of(fault)}@{fault.step}" for fault in schedule.faults],
         checkpoint_every=schedule.every,
+        dynamic_work=bool(schedule.work),
         require_faults="none",
         versions={"psconform": __version__},
     )

@@ -132,7 +132,8 @@ def completes(facts: Facts) -> Breaches:
         return  # nothing is owed after a fault that is not healed
     if not facts.finished:
         yield Breach(True, "training did not end")
-    for worker in range(facts.schedule.workers) if facts.finished and not facts.schedule.quorum else ():
+    owe_steps = facts.finished and not facts.schedule.quorum and not facts.schedule.work
+    for worker in range(facts.schedule.workers) if owe_steps else ():
         owed = (step for step in range(facts.schedule.steps) if (worker, step) not in facts.evicted)
         missing = [step for step in owed if not facts.tries((worker, step))]
         if missing:

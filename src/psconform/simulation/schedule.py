@@ -32,6 +32,8 @@ ACCUMULATED = 5
 """In one of so many sync schedules, and of an all-reduce, each worker adds up gradients for a round."""
 WEIGHTED = 6
 """In one of so many sync schedules a round is a weighted mean."""
+QUEUED = 6
+"""In one of so many async schedules a queue deals out the work."""
 RECOVER = ("sync", "async")
 """Modes that have checkpoints; an all-reduce has some where all tasks are killed."""
 
@@ -75,6 +77,7 @@ class Schedule:
     live: bool = False
     weights: tuple[int, ...] = ()
     skips: tuple[int, ...] = ()
+    work: tuple[int, ...] = ()
     versions: bool = True
     compute_s: float = 0.005
     slow: tuple[float, ...] = ()
@@ -105,6 +108,7 @@ class Schedule:
             aware=self.mode == "staleness-aware",
             once=self.delivery != "at-least-once",
             skipped=frozenset(self.skips),
+            work=self.work,
         )
 
     @property
@@ -120,6 +124,7 @@ class Schedule:
             tries=tries,
             every=self.every,
             patience=self.drop_after,
+            work=bool(self.work),
         )
 
 
@@ -177,7 +182,24 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     whole = schedule.every or schedule.elastic or schedule.weights
     if mode in ("sync", AR) and seed % ACCUMULATED == 2 and not whole:
         schedule = replace(schedule, accumulate=Random(f"accumulate {seed}").randint(2, 4))
+    if mode == "async" and seed % QUEUED == 4 and delivery != "at-most-once":
+        schedule = _queued(schedule, Random(f"work {seed}"), faults=faults)
     return schedule
+
+
+def _queued(schedule: Schedule, random: Random, *, faults: bool) -> Schedule:
+    """A queue of one ps deals out the work, no more than one worker can do; a worker may die, and stay away."""
+    number = random.randint(schedule.steps // 2 + 1, schedule.steps)
+    work = tuple(random.sample(range(number), number))
+    share = 2 + number // schedule.workers  # so many steps a worker comes to
+    compute_s, slow = random.choice((0.002, 0.02, 0.05)), random.choices((1.0, 3.0, 20.0), k=schedule.workers)
+    schedule = replace(schedule, ps=1, every=0, work=work, faults=(), compute_s=compute_s, slow=tuple(slow))
+    found = _with_faults(replace(schedule, steps=share), random).faults if random.random() >= 0.5 else ()
+    if random.random() >= 0.3:
+        leaver, lasts = random.randrange(1, schedule.workers), random.choice((1.0, 5.0, None, None))
+        after, step = random.choice((0.0, 0.01, 0.1)), random.randrange(share)
+        found = (*found, Fault(KILL, (f"worker:{leaver}",), worker=leaver, step=step, after_s=after, lasts_s=lasts))
+    return replace(schedule, faults=found if faults else ())
 
 
 def _network(random: Random, *, doubled: bool) -> Network:

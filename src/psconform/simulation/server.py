@@ -10,15 +10,23 @@ from .trace import Log, View
 from .world import Message, World
 
 REFUSED, OK, LATE, ALIVE = "refused", "ok", "too late", "alive"
+WAIT, NO_MORE = -1, -2
+"""In the place of a piece of work: all are dealt out, or done."""
+DEALT_S = 0.2
+"""So long nobody else gets a piece that was dealt out and is not done: a straggler may still be at it then."""
 
 
 class Push(NamedTuple):
-    """A gradient of a worker: of its ``step``, or the sum of its last ones, computed at the version ``seen``."""
+    """A gradient of a worker: of its ``step``, or the sum of its last ones, computed at the version ``seen``.
+
+    ``work``: the piece of the work that it is of, where a queue deals that out.
+    """
 
     worker: int
     step: int
     epoch: int
     seen: int
+    work: int = -1
     number: int = 1
 
 
@@ -83,6 +91,7 @@ class Rules:
         aware: the rate is divided by the staleness.
         once: a gradient that was applied is not applied again.
         skipped: rounds that change nothing, for a gradient overflows, and that every worker is refused.
+        work: async, the pieces that are dealt out as workers ask for them, in this order; none: each has its own steps.
     """
 
     workers: int
@@ -95,6 +104,7 @@ class Rules:
     aware: bool = False
     once: bool = True
     skipped: frozenset[int] = frozenset()
+    work: tuple[int, ...] = ()
 
 
 @dataclass
@@ -126,6 +136,10 @@ class Server:
         self.left: dict[tuple[int, int], Push] = {}  # by worker and version, what may be in a round
         self.waiting: dict[str, Message] = {}  # by worker, the read that is not due yet
         self.gate: list[Message] | None = None  # while a checkpoint is taken, gradients wait here
+        self.done: set[int] = set()  # pieces of the work that were applied
+        self.out: dict[int, float] = {}  # by piece, until when nobody else gets it
+        self.dealt: dict[tuple[int, int], int] = {}  # by worker and step
+        self.refused: set[tuple[int, int]] = set()  # gradients of pieces that somebody else had done
         self.gates = 0  # the number of the newest gate that it has heard of
 
     def on(self, message: Message) -> None:
@@ -144,6 +158,7 @@ class Server:
         else:
             calls: dict[str, Callable[[Any], object]] = {
                 "leave": self.leave,
+                "deal": self.deal,
                 "absent": self.absent,
                 "evict": self.evict,
                 "ping": self.ping,
@@ -173,12 +188,35 @@ class Server:
             return REFUSED
         if self.rules.per_round:
             return self.offer(push)
+        if (push.worker, push.step) in self.refused:
+            return LATE, self.version
         if self.rules.once and push.step < self.applied[push.worker]:
             return OK, self.at[push.worker]
+        if self.rules.once and push.work in self.done:
+            self.refused.add((push.worker, push.step))
+            self.applied[push.worker] += 1
+            return LATE, self.version
         self.apply(push, 1 / max(1, self.version - push.seen) if self.rules.aware else 1.0)
+        if self.rules.work:
+            self.done.add(push.work)
         self.version += 1
         self.at[push.worker] = self.version
         return OK, self.version
+
+    def deal(self, body: tuple[int, int, int]) -> int | str:
+        """A piece of the work for a step of a worker: the same if it asks again, until somebody has done that."""
+        worker, step, epoch = body
+        if not self.serves(epoch):
+            return REFUSED
+        piece, now = self.dealt.get((worker, step)), self.world.now
+        if piece is None or piece in self.done:
+            left = (one for one in self.rules.work if one not in self.done)
+            piece = next((one for one in left if self.out.get(one, 0.0) <= now), None)
+        if piece is None:
+            return WAIT if len(self.done) < len(self.rules.work) else NO_MORE
+        self.out[piece] = now + DEALT_S
+        self.dealt[worker, step] = piece
+        return piece
 
     def offer(self, push: Push) -> tuple[str, int]:
         """Take a gradient into the open round, if it was computed at the version before it."""

@@ -75,13 +75,14 @@ class Read(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A worker is about to send a gradient, for the n-th time in this life."""
+    """A worker is about to send a gradient, for the n-th time in this life; of a piece of the work, or -1."""
 
     worker: int
     life: int
     epoch: int
     step: int
     attempt: int
+    work: int = -1
 
 
 class Told(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .server import ALIVE, LATE, REFUSED, Cut, Pull, Push, Shown, State
+from .server import ALIVE, LATE, NO_MORE, REFUSED, WAIT, Cut, Pull, Push, Shown, State
 from .trace import Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, View
 from .world import Message
 
@@ -36,6 +36,7 @@ class Habits:
         tries: a push that is not answered is sent again: ``always``, ``recorded`` (as a further attempt), or ``never``.
         every: the chief makes a checkpoint each so many steps; 0: never.
         patience: sync, it waits so many seconds for a worker; 0: for ever.
+        work: async, each step is a piece of the work that it asks for, as long as there are any.
     """
 
     steps: int
@@ -46,6 +47,7 @@ class Habits:
     tries: str = "always"
     every: int = 0
     patience: float = 0.0
+    work: bool = False
 
     def rounds(self, steps: int) -> int:
         """How many rounds so many steps are."""
@@ -60,6 +62,7 @@ class Worker:
         self.name, self.index, self.life, self.habits = f"worker:{index}", index, life, habits
         self.servers = cluster.servers
         self.epoch = self.step = 0
+        self.piece = -1  # of the work, that it does
         self.attempts: dict[int, int] = {}  # by step, how often its gradient was sent again
         self.began = self.ended = False
         self._call = self._ticked = 0
@@ -155,6 +158,8 @@ class Worker:
                 return
             if habits.every and self.index == 0 and self.step and self.step % habits.every == 0:
                 yield from self.checkpoint()
+            if habits.work and not (yield from self.take()):
+                return
             self._read(views, versions)
             yield from self.add_up(versions)
             if seconds := self.cluster.computes(self.index):
@@ -170,6 +175,16 @@ class Worker:
                 self._told(outcome, became)
                 self.step += 1
                 views, versions = yield from self.pull(0)
+
+    def take(self) -> Doing:
+        """Ask for a piece of the work; whether there is any left."""
+        (first,) = self.servers
+        while True:
+            answers = yield from self.ask("deal", {first: (self.index, self.step, self.epoch)})
+            self.piece = answers[first]
+            if self.piece != WAIT:
+                return self.piece != NO_MORE
+            yield from self.sleep(POLL_S)
 
     def add_up(self, versions: tuple[int, ...]) -> Doing:
         """Keep all gradients of a round but the last one."""
@@ -188,7 +203,7 @@ class Worker:
 
     def _sends(self) -> None:
         attempt = self.attempts[self.step] = self.attempts.get(self.step, -1) + 1
-        self.trace.tell(self.world.now, Sent(self.index, self.life, self.epoch, self.step, attempt))
+        self.trace.tell(self.world.now, Sent(self.index, self.life, self.epoch, self.step, attempt, self.piece))
         self.cluster.reached(self.index, self.step)
 
     def _told(self, outcome: str, versions: tuple[int, ...]) -> None:
@@ -219,7 +234,7 @@ class Worker:
         """Send the gradient of this step to all servers: (outcome, the version that it became at each)."""
         self._sends()
         bodies = {
-            server: Push(self.index, self.step, self.epoch, version, self.step % self.habits.accumulate + 1)
+            server: Push(self.index, self.step, self.epoch, version, self.piece, self.step % self.habits.accumulate + 1)
             for server, version in zip(self.servers, seen, strict=True)
         }
         try:
@@ -231,6 +246,8 @@ class Worker:
             raise
         if len(answers) < len(bodies):
             return "unknown", ()
+        if any(said == LATE for said, _ in answers.values()):
+            return "failed", ()
         return "ok", tuple(answers[server][1] for server in self.servers)
 
     def _offer(self, bodies: dict[str, Push]) -> Doing:
