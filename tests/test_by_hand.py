@@ -178,7 +178,7 @@ def test_bad_cluster_is_one_line(tf_config, says):
         (["--defect", "no-fence"], "--defect: no-fence is a defect of recovery: give --checkpoint-dir\n"),
         (
             ["--defect", "drop-gradient", "--optimizer", "adam"],
-            "--defect: drop-gradient needs --optimizer sgd and --schedule constant\n",
+            "--defect: drop-gradient needs --optimizer sgd and --schedule constant, without --clip-norm\n",
         ),
         (
             ["--defect", "drop-gradient", "--checkpoint-dir", "{folder}"],

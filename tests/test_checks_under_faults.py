@@ -456,6 +456,29 @@ def test_rounds_without_a_worker_have_one_divisor(tmp_path, divisor, weights, wr
     assert set(told.values()) <= {"unknown" if divisor == "any" and weights[0] == 1.0 else "valid"}, explain(judged)
 
 
+@pytest.mark.parametrize("divisor", ["live", "any", "initial"])
+def test_one_round_without_a_worker_is_applied_twice(tmp_path, divisor):
+    """It is named, and not the others, which are twice as much as with the other worker by right."""
+    claims = dataclasses.replace(ROUNDS, divisor=divisor)
+    story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0), claims=claims)
+    story.train(2)
+    held_up(story)
+    for step in range(2, 12):
+        story.read(0, step)
+        story.probes[0].push(step)
+        story.probes[0].goes_without(1, step)
+        for p in range(2):
+            weight = np.float32(2.0 if step == 7 else 1.0)
+            story.theta[p] = story.theta[p] - weight * story.probes[0].gradient(step)
+            story.applied[p] = [step + 1] * 2
+        story.probes[0].ack(step, "ok", [step + 1] * 2)
+    judged = ended(story)
+    assert {*judged.names("violated")} - {"M2"} == {"S1", "R1", "R2"} | ({"S5"} if divisor == "initial" else set())
+    lines = {verdict.guarantee: verdict.witness for verdict in judged.verdicts}
+    assert lines["R1"] == ("the gradient of worker:0, step 7, (ok) was applied 2 times to ps:0 and ps:1",)
+    assert all("declared is all workers (initial)" in line for line in lines["S5"])
+
+
 @pytest.mark.parametrize("weight", [1.0, 2.0, 3.0])
 @pytest.mark.parametrize("whole", [1.0, 0.7])
 def test_a_sum_without_a_worker_may_be_as_large_as_one_with_it(tmp_path, weight, whole):

@@ -74,10 +74,13 @@ def by_live(history: History) -> History:
     if short.any():
         weights = weights_of(history, short)[short]
         more = history.layout.workers / np.array(history.last.ever.all(axis=0))[:, short].sum(axis=0)
+        times = np.where(np.isfinite(weights), weights, 0.0) / more
+        once = np.abs(times - 1) <= COUNT_TOLERANCE
+        often = (np.abs(times - np.rint(times)) <= COUNT_TOLERANCE * times) & (times > 0)
         if (np.abs(weights - 1) <= COUNT_TOLERANCE).all():
             divisor = "initial"
-        elif (np.abs(weights / more - 1) <= COUNT_TOLERANCE).all():
-            divisor, factor[short] = "live", more
+        elif often.all() and (history.claims.divisor == "live" or 3 * np.count_nonzero(once) >= 2 * len(once)):
+            divisor, factor[short] = "live", more  # one that shows more often was applied again, which is for R1
         else:
             divisor = "mixed"
     if divisor in ("initial", "mixed") or not _may_be_short(history):
