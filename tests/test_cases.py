@@ -58,6 +58,14 @@ def test_a_worker_without_data_leaves_one_divisor_behind(judge, seed, workers, m
     run = judge(tmp_path / "target.toml", **options)
     assert run.valid, run.explain()
     assert run.verdicts["S5"].reason == "a round without some workers is the mean of those in it"
+    if (
+        workers == 3
+    ):  # of rounds of two each gradient shows 1.5 times, which tells the rule; of rounds of one alone, 3 times
+        run = judge(folder / "target.toml", **options | {"batches": ["worker:1=15", "worker:2=20"]})
+        assert run.valid, run.explain()
+        run = judge(folder / "target.toml", **options | {"batches": ["worker:1=15", "worker:2=15"]})
+        assert run.exit_code == 2
+        assert "claim divisor to tell" in run.verdicts["R1"].reason
 
 
 @pytest.mark.parametrize("seed", SEEDS)

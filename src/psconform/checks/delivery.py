@@ -90,14 +90,15 @@ def _half(history: History) -> Bools:
 def _ambiguous(history: History) -> str:
     """Every gradient at twice (three times, ...) its weight, or applied twice: the ledger shows the same.
 
-    So it is in a round without half of the workers, if it is the mean of the others.
+    So it is in a round without half of the workers, if it is the mean of the others; a round of which the mean makes no
+    whole number shows by which rule all are made.
     """
     if history.divisor == "live" and history.claims.divisor == "any":
         there = history.last.ever.all(axis=0).sum(axis=0)[short_rounds(history)]
-        if halves := there[history.layout.workers % there == 0].tolist():
-            times = history.layout.workers // halves[0]
+        if (history.layout.workers % there == 0).all():
+            times = history.layout.workers // there[0]
             return (
-                f"in rounds of {halves[0]} of {history.layout.workers} workers each gradient shows {times} times: "
+                f"in rounds of {there[0]} of {history.layout.workers} workers each gradient shows {times} times: "
                 "their mean, or applied again; claim divisor to tell"
             )
     times, layout = round(history.scale), history.layout
