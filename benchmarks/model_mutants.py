@@ -180,14 +180,6 @@ MUTANTS = (
         "async",
     ),
     Mutant(
-        "dead-worker-keeps-its-piece",
-        "server",
-        "self.out.get(one, 0.0) <= now",
-        "one not in self.out",
-        "L1",
-        "async",
-    ),
-    Mutant(
         "piece-done-twice",
         "server",
         "if self.rules.once and push.work in self.done",

@@ -341,8 +341,8 @@ def older(run):
 
 # Not here: versions in acknowledgements with a full barrier (S1, S4 do not look at them).
 row(
-    "ok_to_failed",
-    lambda run: [(run.once[grad],) for _, grad in run.lasting],
+    "ok_to_failed",  # of a killed worker another answer may be missing
+    lambda run: [(run.once[g],) for _, g in run.lasting if run.once[g]["file_"] in {e["file_"] for e in run.of("end")}],
     said("outcome", "failed"),
     "R1 S2",
     "S1 S3 S5 A1 A2? A5",
