@@ -79,6 +79,20 @@ def ended(story):
     return story.finish()
 
 
+def alone(story, weights):
+    """Worker:0 goes on without worker:1 from step 2 on, at these weights by step; judged."""
+    held_up(story)
+    for step in range(2, len(weights)):
+        story.read(0, step)
+        story.probes[0].push(step)
+        story.probes[0].goes_without(1, step)
+        for p in range(2):
+            story.theta[p] = story.theta[p] - np.float32(weights[step]) * story.probes[0].gradient(step)
+            story.applied[p] = [step + 1] * 2
+        story.probes[0].ack(step, "ok", [step + 1] * 2)
+    return ended(story)
+
+
 def statuses(judged):
     return {v.guarantee: v.status for v in judged.verdicts if v.status in ("valid", "violated", "unknown")}
 
@@ -440,16 +454,7 @@ def test_rounds_without_a_worker_have_one_divisor(tmp_path, divisor, weights, wr
     claims = dataclasses.replace(ROUNDS, divisor=divisor)
     story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0), claims=claims)
     story.train(2)
-    held_up(story)
-    for step in range(2, 12):
-        story.read(0, step)
-        story.probes[0].push(step)
-        story.probes[0].goes_without(1, step)
-        for p in range(2):
-            story.theta[p] = story.theta[p] - np.float32(weights[step % 2]) * story.probes[0].gradient(step)
-            story.applied[p] = [step + 1] * 2
-        story.probes[0].ack(step, "ok", [step + 1] * 2)
-    judged = ended(story)
+    judged = alone(story, [weights[step % 2] for step in range(12)])
     assert {*wrong.split()} == set(judged.names("violated")) - {"M2"}, explain(judged)
     assert says in explain(judged), explain(judged)
     told = {name: statuses(judged)[name] for name in ("R1", "R2") if not wrong}
@@ -462,17 +467,7 @@ def test_one_round_without_a_worker_is_applied_twice(tmp_path, divisor):
     claims = dataclasses.replace(ROUNDS, divisor=divisor)
     story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0), claims=claims)
     story.train(2)
-    held_up(story)
-    for step in range(2, 12):
-        story.read(0, step)
-        story.probes[0].push(step)
-        story.probes[0].goes_without(1, step)
-        for p in range(2):
-            weight = np.float32(2.0 if step == 7 else 1.0)
-            story.theta[p] = story.theta[p] - weight * story.probes[0].gradient(step)
-            story.applied[p] = [step + 1] * 2
-        story.probes[0].ack(step, "ok", [step + 1] * 2)
-    judged = ended(story)
+    judged = alone(story, [2.0 if step == 7 else 1.0 for step in range(12)])
     assert {*judged.names("violated")} - {"M2"} == {"S1", "R1", "R2"} | ({"S5"} if divisor == "initial" else set())
     lines = {verdict.guarantee: verdict.witness for verdict in judged.verdicts}
     assert lines["R1"] == ("the gradient of worker:0, step 7, (ok) was applied 2 times to ps:0 and ps:1",)
@@ -485,16 +480,7 @@ def test_a_sum_without_a_worker_may_be_as_large_as_one_with_it(tmp_path, weight,
     """Most rounds have one of the two; those of both tell what the weight is."""
     story = Rounds(tmp_path / "run", layout=Layout(ps=2, workers=2, drop_after=1.0, reduction="sum"), unit=UNIT)
     story.train(2, weight=whole)
-    held_up(story)
-    for step in range(2, 12):
-        story.read(0, step)
-        story.probes[0].push(step)
-        story.probes[0].goes_without(1, step)
-        for p in range(2):
-            story.theta[p] = story.theta[p] - np.float32(weight) * story.probes[0].gradient(step)
-            story.applied[p] = [step + 1] * 2
-        story.probes[0].ack(step, "ok", [step + 1] * 2)
-    judged = ended(story)
+    judged = alone(story, [weight] * 12)
     assert statuses(judged)["S5"] == ("valid" if whole == 1.0 else "violated"), explain(judged)
 
 

@@ -17,7 +17,7 @@ def clash(fault: Fault, other: Fault, *, layout: Layout, shows: int) -> bool:
     Or somebody's connections to where a task was would stay open (see ``_half_open``).
     Or what is wrong would be undone within the ``shows`` steps that it takes to show (see ``_undone``); or a worker is
     to be gone without just where the others are held up. Or a push is to be sent, and not answered, while another fault
-    asks for more than that from whoever sends it. Or replicas may be gone, with their connections, before the
+    asks for more than that from the task that sends it. Or replicas may be gone, with their connections, before the
     other fault strikes.
     """
     if fault.task is not None and fault.task == other.task:

@@ -90,7 +90,7 @@ def drawn_plan(
 def _usual(known: Sequence[str], layout: Layout) -> tuple[str, ...]:
     """What is drawn where no kinds are named: of replicas none that ends connections, for many end with an error then.
 
-    Psconform has not ended them, so it starts none again, and nothing that is to strike later does.
+    psconform has not ended them, so it starts none again, and later faults would be missed.
     """
     ends = {name for name in known if kinds()[name].of_links and kinds()[name].effect == "ends"}
     return tuple(name for name in known if not (layout.all_reduce and name in ends))
@@ -139,7 +139,7 @@ def draw(
 def _used(kind: Kind, layout: Layout, shared: bool, dialled: Dialled | None) -> list[Region]:
     """The links that a kind of fault may strike, without those that no task uses, where that is known."""
     every = regions(layout, one_way=kind.one_way, shared=shared)
-    if dialled is None or (layout.all_reduce and kind.of == PACKETS):  # those leave a task whoever dials whom
+    if dialled is None or (layout.all_reduce and kind.of == PACKETS):  # they need no proxy
         return list(every)
     return [one for one in every if dialled.carries(one.name, one.links, one_way=kind.one_way)]
 

@@ -112,7 +112,7 @@ class FaultScheduler:
         log: psconform's own record.
         restart: starts a task again that has ended.
         hold: holds back the answers to a worker's next push; None: nothing is injected at the phase ``sent``.
-        heard: is told of each arrival before that task goes on.
+        heard: called with each arrival, before that task goes on.
     """
 
     def __init__(

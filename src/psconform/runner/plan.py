@@ -343,7 +343,7 @@ def fitting(plan: Plan, dialled: Dialled) -> Plan:
 def unused(plan: Plan, dialled: Dialled) -> list[Fault]:
     """The faults of a plan that strike links which no task uses."""
     of_links = [(fault, kinds()[fault.kind]) for fault in plan.faults if fault.region and fault.links]
-    if plan.layout.all_reduce:  # their packets pass, whoever dials whom
+    if plan.layout.all_reduce:  # faults of packets need no proxy
         of_links = [(fault, kind) for fault, kind in of_links if kind.of != PACKETS]
     return [fault for fault, kind in of_links if not dialled.carries(fault.region, fault.links, one_way=kind.one_way)]
 

@@ -13,7 +13,7 @@ REFUSED, OK, LATE, ALIVE = "refused", "ok", "too late", "alive"
 WAIT, NO_MORE = -1, -2
 """In the place of a piece of work: all are dealt out, or done."""
 DEALT_S = 0.2
-"""So long nobody else gets a piece that was dealt out and is not done: a straggler may still be at it then."""
+"""So long no other worker gets a piece that was dealt out and is not done: a straggler may still be at it then."""
 
 
 class Push(NamedTuple):
@@ -137,7 +137,7 @@ class Server:
         self.waiting: dict[str, Message] = {}  # by worker, the read that is not due yet
         self.gate: list[Message] | None = None  # while a checkpoint is taken, gradients wait here
         self.done: set[int] = set()  # pieces of the work that were applied
-        self.out: dict[int, float] = {}  # by piece, until when nobody else gets it
+        self.out: dict[int, float] = {}  # by piece, until when no other worker gets it
         self.dealt: dict[tuple[int, int], int] = {}  # by worker and step
         self.refused: set[tuple[int, int]] = set()  # gradients of pieces that somebody else had done
         self.gates = 0  # the number of the newest gate that it has heard of
