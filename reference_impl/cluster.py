@@ -14,12 +14,13 @@ from psconform.layout import Task
 
 # Before TensorFlow is imported. It greets on stderr; and it imports Keras 3, with all that Keras finds, up to
 # scikit-learn and Matplotlib (half of the time that a task takes to start), unless told to take an older one. Looking
-# for garbage, of which the import makes hardly any, is another tenth.
+# for garbage, of which the import makes hardly any, is another tenth, and as much again later: half a second.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 gc.disable()
 import tensorflow as tf  # noqa: E402
 
+gc.freeze()
 gc.enable()
 
 __all__ = ["CALL_TIMEOUT_S", "GONE", "CannotServe", "Cluster", "GaveUp", "Tensor", "new_server", "session_config"]
