@@ -12,9 +12,8 @@ from typing import Any
 
 from psconform.layout import Task
 
-# Before TensorFlow is imported. It greets on stderr; and it imports Keras 3, with all that Keras finds, up to
-# scikit-learn and Matplotlib (half of the time that a task takes to start), unless told to take an older one. Looking
-# for garbage, of which the import makes hardly any, is another tenth, and as much again later: half a second.
+# Before the import: TensorFlow greets on stderr, and imports Keras 3 with all that Keras finds, half of a task's start.
+# Looking for garbage, of which there is hardly any, is another tenth of it, and as much again later if not frozen.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 gc.disable()
