@@ -10,7 +10,7 @@ from ..probe import COUNTS
 from ..verdict import Verdict, counted, unknown, valid, violated
 from .registry import ASYNC, MOST, check
 from .shared_rows import NOT_DUE, off_sum, row_lines
-from .witness import again, grouped
+from .witness import again, grouped, scheduled
 
 
 @check("A1", "apply on arrival", dimension="delivery", weakest=("none", "at-most-once"), updates=ASYNC, acked=True)
@@ -32,7 +32,7 @@ def apply_on_arrival(history: History) -> Verdict:
     """
     if history.indistinct or not history.finals:
         return unknown(history.indistinct or history.no_final)
-    lines = []
+    lines = scheduled(history)
     if history.scale != 1.0:
         lines.append(f"every gradient was applied at {history.scale:.4g} times its weight")
     last, odd = history.last, history.last.odd

@@ -101,6 +101,11 @@ def _ambiguous(history: History) -> str:
                 f"in rounds of {there[0]} of {history.layout.workers} workers each gradient shows {times} times: "
                 "their mean, or applied again; claim divisor to tell"
             )
+    for step, rate in history.rates:
+        if round(rate) > 1 and abs(rate - round(rate)) <= COUNT_TOLERANCE:
+            return (
+                f"from step {step} on every gradient was applied {round(rate)} times, or at {rate:g} times its weight"
+            )
     times, layout = round(history.scale), history.layout
     sums = {layout.per_round} | ({layout.workers, layout.accumulate} if layout.accumulate > 1 else set())
     summed = layout.update == "sync" and history.claims.reduction == "mean" and times in sums

@@ -15,7 +15,7 @@ from .quorum import counts_rounds
 from .reads import mixed_reads
 from .registry import MOST, SYNC, at_most, check
 from .shared_rows import are_row_means, off_sum, row_lines
-from .witness import Seen, alike, all_alike, grouped, listed, others, spans
+from .witness import Seen, alike, all_alike, grouped, listed, others, scheduled, spans
 
 Fault = tuple[str, int, int, int]
 """What is wrong (lacks, already has, has 2 times) in which variable with the gradient of which worker and step."""
@@ -381,7 +381,7 @@ def reduction(history: History) -> Verdict:
         return unknown(lacks or history.no_final)
     if history.unweighted:
         return violated([all_alike(history)])
-    number, lines = history.layout.per_round, list(at_most(_divided(history)))
+    number, lines = history.layout.per_round, [*scheduled(history), *at_most(_divided(history))]
     of = "workers" if history.layout.accumulate == 1 else "gradients"
     in_rows = off_sum(history, lambda worker, shown: _gradients_due(history, worker, shown))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)

@@ -117,6 +117,15 @@ def all_alike(history: History) -> str:
     return f"all gradients count alike, though their weights differ: in round {step} they are {said}"
 
 
+def scheduled(history: History) -> list[str]:
+    """That the weight of all gradients changes with the step, if it does."""
+    those = [f"{rate:.4g} times their weight from step {step} on" for step, rate in history.rates]
+    if not those:
+        return []
+    named = listed([*those[:SPANS], *(["so on"] if len(those) > SPANS else [])])
+    return [f"the learning rate changes, which it must not on a ledger: gradients have {named}"]
+
+
 def spans(steps: Iterable[int], noun: str = "step") -> str:
     """``step 3``, ``steps 0 to 19``, ``steps 3, 5 and 7 to 9``; steps are sorted."""
     those = list(steps)

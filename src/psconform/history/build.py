@@ -49,7 +49,7 @@ from .reasons import (
 )
 from .records import Absence, Harm, Mark, Poisoned, State, Struck
 from .slips import Cost, lost_sends, slips_of
-from .weights import by_live, by_rest, by_weight, rescaled, whole_scale, without_rounding
+from .weights import by_live, by_rate, by_rest, by_weight, rescaled, whole_scale, without_rounding
 
 _NAME = re.compile(r"([a-z][a-z_]*)-([0-9]{1,4})(?:\.([0-9]{1,4}))?\.jsonl")
 RUNNER = Task("psconform", 0)
@@ -243,7 +243,8 @@ def _in_shares(history: History) -> History:
     history = history if weighted else by_rest(by_live(history))
     # where each gradient has a weight of its own, many may have the same one; of local steps C5 knows what each is
     constant = history.claims.rate == "constant" and history.layout.local_steps == 1
-    scale = whole_scale(history.workers) if constant else 1.0
+    history = by_rate(history) if constant and not weighted else history
+    scale = whole_scale(history) if constant else 1.0
     return history if scale == 1.0 else rescaled(history, scale)
 
 

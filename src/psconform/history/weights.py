@@ -12,6 +12,8 @@ from .model import COUNT_TOLERANCE, History, Worker
 
 ROUNDING = 2.0**-8
 """What a gradient may lose on its way as a bfloat16, twice rounded."""
+LEAST_STEPS = 3
+"""That have another weight than most, to be a part of a schedule."""
 
 
 def short_rounds(history: History) -> Bools:
@@ -164,13 +166,59 @@ def by_weight(history: History) -> History:
     return replace(history, workers=_in_units(history.workers, shares))
 
 
-def whole_scale(workers: Sequence[Worker]) -> float:
+def by_rate(history: History) -> History:
+    """The same history, in which each gradient counts for one, if their weight follows a schedule: its ``rates``.
+
+    All gradients of a step have it then, of all workers and variables, and it changes at the beginning or towards the
+    end, for a few steps at least. Where it changes for a while in between, gradients may have been applied again.
+    """
+    held, there = _held(history), history.last.ever
+    if not there.any() or not np.isfinite(held[there]).all():
+        return history
+    most, least = np.where(there, held, -np.inf).max(axis=0), np.where(there, held, np.inf).min(axis=0)  # [W, K]
+    shown: Bools = np.array(there.any(axis=0))
+    if (most[shown] - least[shown] > COUNT_TOLERANCE * np.abs(most[shown])).any():
+        return history
+    if history.layout.update == "sync":  # a step is a round
+        most = np.broadcast_to(np.where(shown, most, -np.inf).max(axis=0), most.shape)
+        least = np.where(shown, least, np.inf).min(axis=0)
+        if (np.where(shown, most - least, 0) > COUNT_TOLERANCE * np.where(shown, np.abs(most), 1)).any():
+            return history
+    series = [most[worker, shown[worker]] for worker in range(len(most)) if shown[worker].any()]
+    if not all(_is_schedule(rates) for rates in series) or _were_sent_again(history.workers, most):
+        return history
+    first = int(np.argmax(shown.any(axis=1)))
+    begins = np.flatnonzero(_changes(series[0], before=np.inf))
+    steps = np.flatnonzero(shown[first])[begins].tolist()
+    units = np.broadcast_to(np.where(shown, most, 1.0), held.shape)
+    rates = tuple(zip(steps, series[0][begins].tolist(), strict=True))
+    return replace(history, workers=_in_units(history.workers, units), rates=rates)
+
+
+def _changes(rates: Floats, *, before: float) -> Bools:
+    """Whether each is another one than that before it."""
+    return np.array(np.abs(rates / np.concatenate([[before], rates[:-1]]) - 1) > COUNT_TOLERANCE)
+
+
+def _is_schedule(rates: Floats) -> bool:
+    """Whether these weights, by step, change at the beginning or towards the end, or in every step in one direction."""
+    changes = _changes(rates, before=rates[0])
+    if len(rates) > LEAST_STEPS and changes[1:].all() and len(np.unique(np.diff(rates) > 0)) == 1:
+        return True
+    usual = max(np.split(rates, np.flatnonzero(changes)), key=len)[0]
+    at = np.flatnonzero(np.abs(rates / usual - 1) <= COUNT_TOLERANCE)
+    together = at[-1] - at[0] + 1 == len(at) >= LEAST_STEPS
+    before, after = at[0], len(rates) - 1 - at[-1]
+    return bool(together and before + after and all(part == 0 or part >= LEAST_STEPS for part in (before, after)))
+
+
+def whole_scale(history: History) -> float:
     """The factor by which (nearly) every applied gradient is off, 1.0 if there is none.
 
     Two thirds of the cells that show in the workers' last reads must share it, and at least two.
     """
     total, heads = 0, []
-    for worker in workers:
+    for worker in history.workers:
         if len(worker.reads):
             odd = worker.reads.odd.at(len(worker.reads) - 1)
             total += int(worker.reads.clock[-1].sum()) - int(odd.zero.sum())
@@ -180,15 +228,24 @@ def whole_scale(workers: Sequence[Worker]) -> float:
         return 1.0
     # digits that count: a scale can be tiny
     digits = 10.0 ** (3 - np.floor(np.log10(np.abs(found))))
-    alike, which, number = np.unique(np.rint(found * digits) / digits, return_inverse=True, return_counts=True)
+    _, which, number = np.unique(np.rint(found * digits) / digits, return_inverse=True, return_counts=True)
     most = found[which == np.argmax(number)]
     scale = float(np.median(most)) if len(most) >= 2 and 3 * len(most) >= 2 * total else 1.0
-    del alike
-    if scale > 1.5 and abs(scale - round(scale)) <= COUNT_TOLERANCE:
-        attempts = np.concatenate([worker.pushes.attempts for worker in workers])
-        if 2 * np.count_nonzero(attempts >= round(scale)) > len(attempts):
-            return 1.0  # most were sent that often: they were applied that often, not with that weight
+    if _were_sent_again(history.workers, np.full((history.layout.workers, history.steps), scale)):
+        return 1.0
     return scale if abs(scale - 1.0) > COUNT_TOLERANCE else 1.0
+
+
+def _were_sent_again(workers: Sequence[Worker], rates: Floats) -> bool:
+    """Most of the gradients that show two times, or three times, were sent that often: so often they were applied."""
+    again, several = 0, 0
+    for worker in workers:
+        pushes = worker.pushes
+        rate = rates[worker.index, pushes.step]
+        times: Bools = np.array((rate > 1.5) & (np.abs(rate - np.rint(rate)) <= COUNT_TOLERANCE))
+        again += int(np.count_nonzero(times & (pushes.attempts >= np.rint(rate))))
+        several += int(np.count_nonzero(times))
+    return 2 * again > several
 
 
 def rescaled(history: History, scale: float) -> History:
