@@ -644,7 +644,30 @@ MUTANTS = (
     ),
     Mutant("clock-of-the-next-step", "replica", "applied = (self.step,)", "applied = (self.step + 1,)", "R4", AR),
     Mutant("no-new-epoch", "replica", "self.cluster.new_epoch(), cut", "0, cut", "R3 L1", AR),
+    Mutant(
+        "state-begins-anew",
+        "replica",
+        "log.copy() for log in cut.logs), cut.version",
+        "log.copy() if n < self.variables else Log(0) for n, log in enumerate(cut.logs)), cut.version",
+        "R4",
+        AR,
+    ),
+    Mutant(
+        "state-of-its-own-gradients",
+        "replica",
+        "log.add(int(name",
+        "name != self.name and log in self.logs[self.variables :] or log.add(int(name",
+        "S7",
+    ),
     # A replica that is started again alone.
+    Mutant(
+        "hands-over-no-state",
+        "replica",
+        "Handed(self.step, tuple(log.copy() for log in self.logs)",
+        "Handed(self.step, tuple(log.copy() if log.nonce else Log(0) for log in self.logs)",
+        "S7",
+        AR,
+    ),
     Mutant(
         "joins-with-initial-values",
         "replica",

@@ -124,7 +124,7 @@ class Facts:
             holders = [(0, f"worker:{worker}") for worker in range(self.schedule.workers)]
         for ps, holder in holders:
             machine = self.cluster.world.machines.get(holder)
-            for number, log in enumerate(getattr(machine, "logs", ())):
+            for number, log in enumerate(getattr(machine, "logs", ())[: self.schedule.variables]):
                 variable = ps * self.schedule.variables + number
                 epoch: int = getattr(machine, "epoch", 0)
                 column = found.setdefault(id(log), Column(ps, variable, log, WHOLE, epoch, 0, True))

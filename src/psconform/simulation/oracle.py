@@ -11,7 +11,7 @@ from ..probe import Ledger
 from .cluster import Cluster, Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
 from .recovered import completes, fencing, joining, leaving, one_cut, rollback
-from .trace import HEAD, TAIL, Initialised, Read, Sent, Told
+from .trace import HEAD, TAIL, Entry, Initialised, Read, Sent, Stated, Told
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,20 @@ def _replicas(facts: Facts) -> Breaches:
             other, had = first.setdefault(read.step, (read, list(values)))
             if values != had:
                 yield Breach(True, f"{name_of(read)} shows other parameters than {name_of(other)}")
+    yield from _states(facts)
+
+
+def _states(facts: Facts) -> Breaches:
+    """So is what they have beside the parameters; what a later life begins with may be of before."""
+    begun, first = set[tuple[int, int]](), dict[tuple[int, int], list[Entry]]()
+    for what in facts.happened:
+        if isinstance(what, Stated):
+            begins = what.life > 0 and (what.worker, what.life) not in begun
+            begun.add((what.worker, what.life))
+            if not begins and what.step % facts.schedule.local_steps == 0:
+                had = sorted(what.view.entries)
+                if first.setdefault((what.epoch, what.step), had) != had:
+                    yield Breach(True, f"worker:{what.worker} has another state than others before step {what.step}")
 
 
 def _averages(facts: Facts) -> Breaches:

@@ -20,7 +20,22 @@ from ..targets.target import MODES
 from ..version import __version__
 from .cluster import PATIENCE_S, Cluster, Injected, Parts
 from .schedule import Fault, Schedule
-from .trace import HEAD, SHARED, TAIL, Evicted, Initialised, Kept, Read, Restored, Resumed, Sent, Told, Trace, View
+from .trace import (
+    HEAD,
+    SHARED,
+    TAIL,
+    Evicted,
+    Initialised,
+    Kept,
+    Read,
+    Restored,
+    Resumed,
+    Sent,
+    Stated,
+    Told,
+    Trace,
+    View,
+)
 
 BEGAN_NS = 10**12
 """What CLOCK_MONOTONIC shows when virtual time is 0."""
@@ -84,6 +99,11 @@ class Recorded(Trace):
             case Told(worker, _, _, step, outcome, versions):
                 told = versions if versions and self.schedule.versions else None
                 self._probe(worker).ack(step, outcome, told)
+            case Stated(worker, _, _, _, view):
+                state = np.zeros((self.schedule.workers, self.schedule.steps))
+                for entry in view.entries:
+                    state[entry.worker, entry.step] += entry.weight
+                self._probe(worker).state("moments", state)
             case Resumed(worker, _, epoch, step):
                 probe = self._probe(worker)
                 probe.epoch = epoch
@@ -218,6 +238,7 @@ def manifest_of(schedule: Schedule) -> Manifest:
         recovery="checkpoint" if schedule.every or schedule.elastic else "none",
         liveness="progress",
         divisor="live" if schedule.live else "any",
+        state="replicated" if schedule.state else "own",
         **modes,
     )
     return Manifest(

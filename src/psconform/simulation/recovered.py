@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 
 from .cluster import Injected
 from .facts import Breach, Breaches, Column, Facts, Grad, mixed, name_of
-from .trace import Entry, Evicted, Kept, Read, Restored, Sent
+from .trace import Entry, Evicted, Kept, Read, Restored, Sent, Stated
 
 
 def _restores(facts: Facts) -> Iterator[tuple[Restored, str, list[Column]]]:
@@ -82,6 +82,21 @@ def one_cut(facts: Facts) -> Breaches:
             if wrong or had - said or (said - had).keys() - facts.excused:
                 shown = apart or _seen_apart(facts, column, said.keys() - facts.excused)
                 yield Breach(shown, f"{column} does not begin as {what.name}")
+        yield from _other_state(facts, what)
+
+
+def _other_state(facts: Facts, what: Restored) -> Breaches:
+    """A worker goes on with another state beside the parameters than there is in the checkpoint."""
+    states, begun = [stated for stated in facts.happened if isinstance(stated, Stated)], set[int]()
+    for state in (state for state in states if state.epoch == what.epoch and facts.cluster.kept.get(what.name)):
+        if state.worker not in begun:
+            begun.add(state.worker)
+            had = sorted(facts.cluster.kept[what.name][0][-1].entries)
+            shown = any(
+                (other.worker, other.step) == (state.worker, state.step) for other in states[: states.index(state)]
+            )
+            if sorted(state.view.entries) != had:
+                yield Breach(shown, f"worker:{state.worker} has another state than in {what.name}")
 
 
 def fencing(facts: Facts) -> Breaches:

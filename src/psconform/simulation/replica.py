@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .server import Cut
-from .trace import Initialised, Kept, Log, Restored, Resumed
+from .trace import Initialised, Kept, Log, Restored, Resumed, Stated
 from .worker import Doing, Worker
 from .world import Message
 
@@ -51,6 +51,7 @@ class Replica(Worker):
     """
 
     logs: tuple[Log, ...] = ()
+    """Its variables; and, if it has a state beside them, that."""
     resumed: Resume | None = None
 
     def on(self, message: Message) -> None:
@@ -73,7 +74,7 @@ class Replica(Worker):
             super().on(Message("wake", self.name, self._call))
 
     def _train(self) -> Doing:
-        workers = range(self.cluster.schedule.workers)
+        workers, self.variables = range(self.cluster.schedule.workers), self.cluster.schedule.variables
         self.peers = [f"worker:{worker}" for worker in workers if worker != self.index]
         self.shares: dict[int, dict[str, Share]] = {}  # by round and replica
         self.lives: dict[str, int] = {}  # by replica, which life of it has asked for the state
@@ -88,6 +89,8 @@ class Replica(Worker):
             if self.habits.every and self.index == 0 and self.step and self.step % self.habits.every == 0:
                 self.keep()
             self._read(*(yield from self.pull(self.step)))
+            for log in self.logs[self.variables :]:
+                self.trace.tell(self.world.now, Stated(self.index, self.life, self.epoch, self.step, log.view()))
             if seconds := self.cluster.computes(self.index):
                 yield from self.sleep(seconds)
             self._sends()
@@ -105,10 +108,10 @@ class Replica(Worker):
     def join(self) -> Doing:
         """The chief tells the others its initial values."""
         if self.index == 0:
-            nonces = self.cluster.nonces()
+            nonces = self.cluster.nonces() + (0,) * self.cluster.schedule.state
             self.logs = tuple(Log(nonce) for nonce in nonces)
             yield from self.ask("initial", dict.fromkeys(self.peers, nonces))
-            self.trace.tell(self.world.now, Initialised(self.index, self.life, nonces))
+            self.trace.tell(self.world.now, Initialised(self.index, self.life, nonces[: self.variables]))
             if self.habits.every:
                 self.keep()
         while not self.logs:
@@ -162,7 +165,7 @@ class Replica(Worker):
     def pull(self, until: int) -> Doing:
         """What it has itself."""
         yield from ()
-        return tuple(log.view() for log in self.logs), ()
+        return tuple(log.view() for log in self.logs[: self.variables]), ()
 
     def alone(self, base: tuple[Log, ...]) -> None:
         """Take a step without the others."""

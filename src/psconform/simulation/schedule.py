@@ -32,6 +32,8 @@ ACCUMULATED = 5
 """In one of so many sync schedules, and of an all-reduce, each worker adds up gradients for a round."""
 WEIGHTED = 6
 """In one of so many sync schedules a round is a weighted mean."""
+STATED = 3
+"""In one of so many schedules of replicas these have a state beside the parameters."""
 QUEUED = 6
 """In one of so many async schedules a queue deals out the work."""
 RECOVER = ("sync", "async")
@@ -73,6 +75,7 @@ class Schedule:
     delivery: str = "exactly-once"
     every: int = 0
     elastic: bool = False
+    state: bool = False
     drop_after: float = 0.0
     live: bool = False
     weights: tuple[int, ...] = ()
@@ -182,6 +185,8 @@ def draw(seed: int, *, mode: str = "", faults: bool = True) -> Schedule:
     whole = schedule.every or schedule.elastic or schedule.weights
     if mode in ("sync", AR) and seed % ACCUMULATED == 2 and not whole:
         schedule = replace(schedule, accumulate=Random(f"accumulate {seed}").randint(2, 4))
+    if mode in REPLICAS and seed % STATED == 0:
+        schedule = replace(schedule, state=True)
     if mode == "async" and seed % QUEUED == 4 and delivery != "at-most-once":
         schedule = _queued(schedule, Random(f"work {seed}"), faults=faults)
     return schedule

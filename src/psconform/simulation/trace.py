@@ -74,6 +74,16 @@ class Read(NamedTuple):
     read_again: bool = False
 
 
+class Stated(NamedTuple):
+    """What a worker has beside the parameters before the gradient of ``step``: the gradients that are in it."""
+
+    worker: int
+    life: int
+    epoch: int
+    step: int
+    view: View
+
+
 class Sent(NamedTuple):
     """A worker is about to send a gradient, for the n-th time in this life; of a piece of the work, or -1."""
 
