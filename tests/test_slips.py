@@ -77,6 +77,8 @@ def slips_in(folder: Path, name="worker-0"):
         (lambda p: p.state("\ud800", [1]), ("state", "argument", None)),
         (lambda p: [p.push(0, work=-1), p.ack(0)], ("push", "no work", 0)),
         (lambda p: p.update(0, work="x"), ("update", "no work", 0)),
+        (lambda p: [p.push(0, work=7, of=7), p.ack(0)], ("push", "no work", 0)),
+        (lambda p: p.update(0, work=0, of=0), ("update", "no work", 0)),
     ],
 )
 def test_misuse_is_a_slip_in_the_record(probe, tmp_path, misuse, slip):

@@ -36,19 +36,30 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("number", "status"), NUMBERS.values(), ids=NUMBERS)
-def test_pieces_are_told_by_their_numbers(tmp_path, number, status):
-    folder = tmp_path / "run"
+def numbered(folder, number, **said):
+    """The verdicts on a run whose gradients are numbered so, as pieces of work."""
     simulate(Schedule(mode="async", workers=2, steps=10), folder)
     for worker in range(2):
         path = folder / "events" / f"worker-{worker}.jsonl"
         for line, event in enumerate(map(json.loads, path.read_text(encoding="utf-8").splitlines())):
             if event["kind"] == "push":
                 piece = number(10 * worker + event["step"])
-                edit(path, line, lambda event, piece=piece: event | {"work": piece})
-    judged = {verdict.guarantee: verdict.status for verdict in judge_folder(folder).verdicts}
-    assert (judged["R1"], judged["R2"]) == (status, status)
-    assert judged["A1"] == "valid"
+                edit(path, line, lambda event, piece=piece: event | {"work": piece, **said})
+    return {verdict.guarantee: verdict for verdict in judge_folder(folder).verdicts}
+
+
+@pytest.mark.parametrize(("number", "status"), NUMBERS.values(), ids=NUMBERS)
+def test_pieces_are_told_by_their_numbers(tmp_path, number, status):
+    judged = numbered(tmp_path / "run", number)
+    assert (judged["R1"].status, judged["R2"].status) == (status, status)
+    assert judged["A1"].status == "valid"
+
+
+@pytest.mark.parametrize("pieces", [10, 2**50])
+def test_if_it_is_known_how_many_there_are_numbers_do_not_begin_anew(tmp_path, pieces):
+    judged = numbered(tmp_path / "run", lambda n: n % 10, pieces=pieces)
+    assert (judged["R1"].status, judged["R2"].status) == ("violated", "violated")
+    assert "piece 9 of the work was applied 2 times" in " ".join(judged["R2"].witness)
 
 
 @pytest.mark.engine
@@ -178,3 +189,19 @@ def test_the_piece_of_a_worker_that_died_is_lost(tmp_path):
     judged, truth = judged_with(tmp_path / "broken", schedule, Forgets)
     assert judged["R1"] == "violated"
     assert truth["R1"].shown
+
+
+@pytest.mark.parametrize(("lost", "status"), [(3, "unknown"), (5, "valid")])
+def test_if_it_is_not_known_how_many_there_are_a_piece_may_be_none(tmp_path, lost, status):
+    """One between others; the last one is not missed."""
+    killed = Fault(KILL, ("worker:1",), worker=0, step=1, lasts_s=None)
+    work = (2, lost, 1, 0, 4, 8 - lost)
+    judged, _ = judged_with(tmp_path / "run", Schedule(**SLOW, work=work, faults=(killed,)), Forgets)
+    assert judged["R1"] == "violated"
+    for path in (tmp_path / "run" / "events").glob("worker-*.jsonl"):
+        for line, event in enumerate(map(json.loads, path.read_text(encoding="utf-8").splitlines())):
+            if event["kind"] == "push":
+                edit(path, line, lambda event: {name: value for name, value in event.items() if name != "pieces"})
+    found = next(verdict for verdict in judge_folder(tmp_path / "run").verdicts if verdict.guarantee == "R1")
+    assert found.status == status
+    assert "no worker pushed piece 3 of the work" in found.reason or status == "valid"

@@ -850,19 +850,26 @@ class Probe:
 
     @_guarded
     def push(
-        self, step: int, attempt: int | None = None, *, weight: float | None = None, work: int | None = None
+        self,
+        step: int,
+        attempt: int | None = None,
+        *,
+        weight: float | None = None,
+        work: int | None = None,
+        of: int | None = None,
     ) -> None:
         """Record that the gradient of ``step`` is about to be sent.
 
         ``attempt`` is 0, then 1 when the same gradient is sent again, ...; by default it is counted here. One that is
         not the next is a slip, and recorded as the next. ``weight`` is what it counts in a round that is a weighted
         mean: a number of samples or of tokens, in any unit. ``work`` is the number of the piece of work that it is of,
-        where a queue deals out work: the same if another worker does that piece again.
+        where a queue deals out work: the same if another worker does that piece again. ``of`` is how many pieces there
+        are in all, numbered from 0, if that is known: then one that is never done is missed.
         """
         self.at("before-push", step)
         step = self._sends(step)
         number, more = self._sent(step)
-        said, slip = self._says(step, weight, work)
+        said, slip = self._says(step, weight, work, of)
         self._event("push", step=step, **more, **said)
         if attempt is not None and attempt != number:
             raise _Slipped(Slip.PUSH_OUT_OF_ORDER)
@@ -906,6 +913,7 @@ class Probe:
         *,
         weight: float | None = None,
         work: int | None = None,
+        of: int | None = None,
     ) -> None:
         """Record ``push`` and ``ack`` in one event, for a trainer whose push is one call that returns its answer.
 
@@ -916,7 +924,7 @@ class Probe:
         step = self._sends(step)
         answer = _answer(step, outcome, self._attempts.get(step, -1) + 1, versions)
         attempt, more = self._sent(step)
-        said, slip = self._says(step, weight, work)
+        said, slip = self._says(step, weight, work, of)
         self._answered(step, attempt, answer)
         self._event("update", **{**answer, **more, **said})
         if slip is not None:
@@ -1055,16 +1063,19 @@ class Probe:
             raise _Slipped(Slip.PUSH_AFTER_RESIDUAL)
         return _whole(step, most=self.steps - 1)
 
-    def _says(self, step: int, weight: float | None, work: int | None) -> tuple[dict[str, Any], Slip | None]:
+    def _says(
+        self, step: int, weight: float | None, work: int | None, of: int | None
+    ) -> tuple[dict[str, Any], Slip | None]:
         """What the event of a push says of its weight and its work, and what is wrong with them."""
         weighs, slip = self._weighs(step, weight)
         try:
             if work is not None:
-                self._works[step] = _whole(work)
+                self._works[step] = _whole(work, most=LARGEST if of is None else _whole(of) - 1)
         except Exception:  # whatever that is, it is no number of a piece of work
             self._works.pop(step, None)
             slip = Slip.NO_WORK
-        return weighs | ({"work": self._works[step]} if step in self._works else {}), slip
+        known = {"work": self._works[step]} if step in self._works else {}
+        return weighs | known | ({} if of is None or slip else {"pieces": _whole(of)}), slip
 
     def _weighs(self, step: int, weight: float | None) -> tuple[dict[str, Any], Slip | None]:
         """What the event of a push says of its weight, and what is wrong with it; by default that of the attempt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from .witness import again, grouped, listed, spans
 
 HALF = -1
 """In the place of how often a gradient was applied: to a part of a variable."""
+MOST = 1000
+"""Pieces of work that were never pushed, and are named."""
 _BOUNDS = {"exactly-once": (1, 1), "at-least-once": (1, None), "at-most-once": (0, 1)}
 
 
@@ -27,8 +29,8 @@ def delivery_class(history: History) -> Verdict:
     not applied; an unknown one (no acknowledgement) may be, within the class; a gradient that nobody pushed never is.
     In every class a gradient is applied whole: one that final reads show more of at one end of a variable than at the
     other, and none evenly, is not.
-    Where a queue deals out work (``probe.push(step, work=n)``), each piece is applied so, too, by any worker. Numbers
-    that no worker has pushed are lost pieces if at least as many workers have died.
+    Where a queue deals out work (``probe.push(step, work=n, of=N)``), each piece is applied so, too, by any worker.
+    Without ``of``, numbers that no worker has pushed are no work, or were lost with the workers that died: unknown.
     Judged on the final reads, which every worker makes after all are done, so on every variable at head and tail: what
     none of them shows is lost. Doubles and phantoms show in any read. A weight that is no whole number is S5's or A1's
     business; if all gradients show alike a whole number of times, they may be duplicates or a weight.
@@ -69,8 +71,8 @@ def delivery_class(history: History) -> Verdict:
         return violated(lines)
     if not history.finals or anew:
         return unknown(anew or history.no_final)
-    if most == 1 and _ambiguous(history):
-        return unknown(_ambiguous(history))
+    if doubt := (_ambiguous(history) if most == 1 else "") or (_maybe_lost(history) if least else ""):
+        return unknown(doubt)
     pushed, acked = sum(len(w.pushes) for w in history.workers), int(history.accepted.sum())
     said = counted(pushed, "gradient")
     said = said if acked == pushed else f"{acked} acknowledged of {said}"
@@ -153,7 +155,8 @@ def duplicates(history: History) -> Verdict:
 
     A gradient sent n times, because its acknowledgement was lost, may be applied n times under at-least-once. If all
     gradients show alike a whole number of times, they may be duplicates or a weight. A piece of work that a queue has
-    dealt out to several workers (``probe.push(step, work=n)``) may be applied more than once under at-least-once only.
+    dealt out to several workers (``probe.push(step, work=n, of=N)``) may be applied more than once under at-least-once
+    only.
 
     Assumes: every attempt is recorded by ``probe.push``.
     """
@@ -215,29 +218,49 @@ def _work_again(history: History) -> list[str]:
 def _numbered_anew(history: History) -> str:
     """Every piece of the work was applied more than once: then its numbers may be those of each epoch."""
     done = [grads for grads in _done(history).values() if grads]
-    if len(done) < 2 or any(len(grads) < 2 for grads in done):
+    if history.pieces or len(done) < 2 or any(len(grads) < 2 for grads in done):
         return ""
-    return "every piece of the work was applied more than once, or its numbers begin anew in each epoch"
+    return (
+        "every piece of the work was applied more than once, or its numbers begin anew in each epoch "
+        "(probe.push(step, work=n, of=N) says that they do not)"
+    )
 
 
 def _work_lost(history: History) -> list[str]:
     """Pieces of work of which none was applied, though some worker had steps left.
 
-    A piece that was refused, or that psconform poisoned, need not be done. Numbers that no worker has pushed may be no
-    work at all; if at least as many workers have died, they are pieces that were lost with them.
+    A piece that was refused, or that psconform poisoned, need not be done.
     """
-    done, ever = _done(history), np.array(history.last.ever.any(axis=0))
-    spare = any(worker.ended and len(worker.pushes) < history.steps for worker in history.workers)
-    shown = map(tuple, np.argwhere(ever).tolist())
-    if not history.finals or not spare or not done or any(grad not in history.work for grad in shown):
+    if not _is_all_done(history):
         return []
+    done = _done(history)
+    never = (piece for piece in range(history.pieces) if piece not in done)  # pushed; there may be a great many
     spared = {
         piece for grad, pieces in history.work.items() if history.outcomes[grad] != UNKNOWN for piece in pieces
     } | {piece for p in history.poisons for piece in history.work.get((p.worker, p.step), ())}
-    lost = [piece for piece, grads in done.items() if not grads and piece not in spared]
-    numbers = sorted(done)
-    never = numbers[-1] - numbers[0] + 1 - len(numbers)
+    lost = sorted(
+        {piece for piece, grads in done.items() if not grads and piece not in spared} | {*islice(never, MOST)}
+    )
+    return [f"{spans(lost, 'piece')} of the work never show{'s' * (len(lost) == 1)} in the end"] if lost else []
+
+
+def _is_all_done(history: History) -> bool:
+    """All the work was done, as far as its workers know, and each gradient that shows says of which piece it is."""
+    spare = any(worker.ended and len(worker.pushes) < history.steps for worker in history.workers)
+    shown = map(tuple, np.argwhere(history.last.ever.any(axis=0)).tolist())
+    return bool(history.finals and history.work and spare and all(grad in history.work for grad in shown))
+
+
+def _maybe_lost(history: History) -> str:
+    """That numbers which no worker has pushed may be pieces that workers had when they died; or empty."""
+    if history.pieces or not _is_all_done(history):
+        return ""
+    numbers = sorted(_done(history))
     deaths = sum(int(worker.reads.life.max(initial=0)) + (not worker.ended) for worker in history.workers)
-    if never <= deaths:
-        lost += [piece for before, after in pairwise(numbers) for piece in range(before + 1, after)]
-    return [f"{spans(sorted(lost), 'piece')} of the work never show{'s' * (len(lost) == 1)} in the end"] if lost else []
+    if not 0 < numbers[-1] - numbers[0] + 1 - len(numbers) <= deaths:
+        return ""
+    never = [piece for before, after in pairwise(numbers) for piece in range(before + 1, after)]
+    return (
+        f"no worker pushed {spans(never, 'piece')} of the work: lost with a worker that died, or no work "
+        "(probe.push(step, work=n, of=N) says how many pieces there are)"
+    )

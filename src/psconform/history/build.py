@@ -147,6 +147,7 @@ def load_history(folder: Path, manifest: Manifest | None = None) -> History:
         resampled=frozenset(said.resampled),
         weights=said.weights,
         work=said.work,
+        pieces=said.pieces,
         states=tuple(states),
         data=read_data(folder) if SAMPLES in manifest.workload.shows else None,
         marks=tuple(marks),
@@ -195,6 +196,7 @@ class _Said:
     resampled: set[tuple[int, int]] = field(default_factory=set)
     weights: dict[tuple[int, int], float] = field(default_factory=dict)
     work: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    pieces: int = 0
 
     def add(self, file: EventFile, task: Task) -> None:
         """What one life of a worker said."""
@@ -205,6 +207,7 @@ class _Said:
             self.samples[grad] = ids
         pushed: list[Push | Update] = [*file.of(Push), *file.of(Update)]
         mine = {(task.index, push.step): push.work for push in pushed if push.work is not None}
+        self.pieces = max([self.pieces, *(push.pieces or 0 for push in pushed)])
         for grad, piece in mine.items():  # within a life, what it sent last for a step
             before = self.work.get(grad, ())
             self.work[grad] = before if piece in before else (*before, piece)

@@ -26,6 +26,7 @@ SAME = (
     "reads; else a read between two attempts says that it was computed anew"
 )
 
+PIECES = "how many pieces of work there are in all, numbered from 0; null: it did not say"
 WORK = "the piece of work that the gradient is of, where a queue deals out work; null: it did not say"
 WEIGHT = "what the gradient counts in a round that is a weighted mean: its number of samples, say; null: it did not say"
 
@@ -150,6 +151,7 @@ class Push(Event, tag="push", frozen=True):
     same: Annotated[bool, Meta(description=SAME)] = False
     weight: Annotated[Weight | None, Meta(description=WEIGHT)] = None
     work: Annotated[Count | None, Meta(description=WORK)] = None
+    pieces: Annotated[Count | None, Meta(description=PIECES)] = None
 
 
 class Ack(Event, tag="ack", frozen=True):
@@ -174,6 +176,7 @@ class Update(Event, tag="update", frozen=True):
     same: Annotated[bool, Meta(description="as in push")] = False
     weight: Annotated[Weight | None, Meta(description="as in push")] = None
     work: Annotated[Count | None, Meta(description="as in push")] = None
+    pieces: Annotated[Count | None, Meta(description="as in push")] = None
 
 
 class Done(Event, tag="done", frozen=True):

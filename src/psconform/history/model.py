@@ -164,6 +164,7 @@ class History:
     resampled: frozenset[tuple[int, int]] = frozenset()  # of those, gradients that were sent with several
     weights: Mapping[tuple[int, int], float] = field(default_factory=dict)  # by (worker, step), as its push said
     work: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # pieces of it, by (worker, step)
+    pieces: int = 0  # of it, numbered from 0; 0: it is not known how many there are
     states: tuple[State, ...] = ()  # by worker, each in the order of its record
     data: Data | None = None  # what was trained on, workload digits
     plain: str | None = None  # a plain ledger of the same set-up: what was wrong with it, empty if clean; None: not run

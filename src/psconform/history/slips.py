@@ -30,7 +30,10 @@ COSTS = {
     ),  # or the push was not recorded
     Slip.ACK_AFTER_DONE: (Cost.SENT, "acknowledgement after wait_for_all"),  # the push stays unknown
     Slip.NO_WEIGHT: (Cost.PART, "push without its weight in a round that is a weighted mean"),
-    Slip.NO_WORK: (Cost.PART, "push of a piece of work whose number is no whole one from 0"),
+    Slip.NO_WORK: (
+        Cost.PART,
+        "push of a piece of work whose number is no whole one from 0, or not below how many there are",
+    ),
     Slip.NO_OUTCOME: (Cost.SENT, "acknowledgement with an unknown outcome"),
     Slip.PUSH_AFTER_DONE: (Cost.SENT, "push after wait_for_all"),  # the final reads may not show it
     Slip.PUSH_AFTER_RESIDUAL: (Cost.SENT, "push after the residual"),

@@ -455,12 +455,14 @@ def _duplicates(facts: Facts) -> Breaches:
 
 
 def _never_done(facts: Facts) -> Breaches:
-    """A piece of the work that the run ended without; a number between others shows that there was one."""
+    """A piece of the work that the run ended without; shown if a worker has ended that could have done it."""
     numbers = set().union(*facts.pieces.values())
+    took = Counter(worker for worker, _ in facts.sent)
+    idle = any(took[worker] < facts.schedule.steps for worker in facts.cluster.finished)
     for column in facts.live if facts.finished and numbers else ():
         done = set().union(*(facts.pieces.get(grad, ()) for grad in column.counts))
         for piece in sorted({*facts.schedule.work} - done):
-            yield Breach(min(numbers) <= piece <= max(numbers), f"{column}: lacks piece {piece} of the work")
+            yield Breach(idle, f"{column}: lacks piece {piece} of the work")
 
 
 def _done_again(facts: Facts) -> Breaches:

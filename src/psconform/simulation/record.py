@@ -95,7 +95,8 @@ class Recorded(Trace):
             case Sent(worker, _, _, step, _, work):
                 weights = self.schedule.weights
                 weight = weights[worker] if weights else None
-                self._probe(worker).push(step, weight=weight, work=None if work < 0 else work)
+                piece = {} if work < 0 else {"work": work, "of": len(self.schedule.work)}
+                self._probe(worker).push(step, weight=weight, **piece)
             case Told(worker, _, _, step, outcome, versions):
                 told = versions if versions and self.schedule.versions else None
                 self._probe(worker).ack(step, outcome, told)

@@ -11,9 +11,9 @@ from lib import Client, serve
 from psconform.probe import Probe
 job, index, ps, listen = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4]
 bug = os.environ.get("BUG", "")
+spec = json.load(open(os.environ["PSCONFORM_SPEC"])); total = int(float(os.environ.get("SHARE", "1")) * spec["workers"] * spec["steps"])
 if job == "ps":
-    spec = json.load(open(os.environ["PSCONFORM_SPEC"])); total = int(float(os.environ.get("SHARE", "1")) * spec["workers"] * spec["steps"])
-    st, cond = {"theta": None, "done": set(), "out": {}}, threading.Condition()
+    st, cond = {"theta": None, "done": set(), "out": {}, "again": set()}, threading.Condition()
     def handle(m):
         with cond:
             if m[0] == "init": st["theta"] = m[1] if st["theta"] is None else st["theta"]; cond.notify_all(); return True
@@ -23,8 +23,10 @@ if job == "ps":
                 now = time.monotonic()
                 for t in range(total):
                     late = now - st["out"].get(t, -1) > 0.1 and (bug != "forget" or t not in st["out"])
-                    if t not in st["done"] and late: st["out"][t] = now; return t
+                    if t not in st["done"] and late:
+                        st["again"] |= {t} & st["out"].keys(); st["out"][t] = now; return t
                 return None if len(st["out" if bug == "forget" else "done"]) == total else -1
+            if m[0] == "again": return m[1] in st["again"]
             _, task, g = m
             if task in st["done"] and bug != "redispatch": return False
             st["done"].add(task); st["theta"] = (st["theta"] - g).astype(np.float32); return True
@@ -40,8 +42,9 @@ while step < probe.steps:
     theta = server("pull"); probe.read([theta])
     mine = probe.trained.batches.of(task % probe.workers, task // probe.workers)[1] if probe.workload == "digits" else None
     g = probe.gradients(step, [theta], mine)[0]
-    if index == 1 and task % 7 == 3: time.sleep(0.15)                  # a straggler: its task is given to another
-    probe.push(step, work=task)
+    deadline = time.monotonic() + 0.5 * (index == 1 and task % 7 == 3)   # a straggler: until its task is given to another
+    while time.monotonic() < deadline and not server("again", task): time.sleep(0.01)
+    probe.push(step, work=task, of=total)
     probe.ack(step, "ok" if server("push", task, g) else "failed"); step += 1
 probe.wait_for_all()
 probe.read([server("pull")], final=True)
