@@ -164,9 +164,11 @@ def test_runs_of_which_nothing_can_be_said_are_kept_if_they_are_too_many(pyteste
 @pytest.mark.parametrize("runs", first([3, 1]))
 def test_so_they_are_when_several_processes_share_the_tests(pytester, runs):
     pytester.makepyfile(NEVER.replace("RUNS", str(runs)))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", *SMALL)
     result.assert_outcomes(passed=runs, skipped=1)
-    result.stdout.fnmatch_lines([f"psconform: {runs} real cluster{'s' * (runs > 1)} started (reference; quick)"])
+    result.stdout.fnmatch_lines(
+        [f"psconform: {runs} real cluster{'s' * (runs > 1)} started (socket-ps-durable; quick)"]
+    )
     if runs == 1:
         assert result.ret == 0
         assert not (pytester.path / "psconform-runs").exists()

@@ -54,6 +54,20 @@ class OneVariableIsNotWeighted(Tokens):
         return 1.0 if variable == 1 else super().weight(worker, step, variable, attempt)
 
 
+class OfAnotherWorker(Tokens):
+    """The weights of the others: 20 and 37 in place of 10 and 20 are no gradients that are applied twice."""
+
+    counts = staticmethod(lambda step: (10, 20, 40))
+
+    def weight(self, worker, step, variable, attempt):
+        return super().weight((worker + 1) % self.workers, step, variable, attempt)
+
+
+class OneTwice(Tokens):
+    def weight(self, worker, step, variable, attempt):
+        return super().weight(worker, step, variable, attempt) * (1 + ((worker, step) == (1, 3)))
+
+
 class NoneIsWeighted(Tokens):
     def weight(self, worker, step, variable, attempt):
         return 1.0
@@ -85,6 +99,19 @@ def test_each_variable_has_its_weights(tmp_path, monkeypatch, trainer, counts):
         assert "all gradients count alike" in verdict.witness[0]
     else:
         assert all("ps:1" in line for line in verdict.witness if not line.startswith("..."))
+
+
+def test_weights_of_other_workers_are_no_duplicates(tmp_path):
+    judged = OfAnotherWorker().judge(tmp_path / "run")
+    assert judged.names("violated") == ["S5"]
+    assert judged.names("unknown") == []
+    (verdict,) = (verdict for verdict in judged.verdicts if verdict.status == "violated")
+    assert verdict.witness[0] == "ps:0 (variable 0) has the gradient of worker:0, step 0, at 2 times its weight"
+
+
+def test_duplicates_are_no_weights_of_other_workers(tmp_path):
+    judged = OneTwice().judge(tmp_path / "run")
+    assert {"R1", "R2"} <= {*judged.names("violated")}
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))

@@ -382,6 +382,7 @@ def reduction(history: History) -> Verdict:
     if history.unweighted:
         return violated([all_alike(history)])
     number, lines = history.layout.per_round, [*scheduled(history), *at_most(_divided(history))]
+    lines += at_most(_misweighted(history))
     of = "workers" if history.layout.accumulate == 1 else "gradients"
     in_rows = off_sum(history, lambda worker, shown: _gradients_due(history, worker, shown))
     whole = _whole_rounds(history) if evicts else np.ones(history.steps, np.bool_)
@@ -420,6 +421,14 @@ def reduction(history: History) -> Verdict:
         return violated(lines)
     whose = {"initial": "of all workers", "live": "of those in it"}.get(history.divisor)
     return valid(f"a round without some workers is the mean {whose}" if whose else "")
+
+
+def _misweighted(history: History) -> Iterator[str]:
+    """Gradients of a weighted mean whose shares are others than those that they should have."""
+    wrong = np.ones((1, 1, 1)) if history.misweighted is None else history.misweighted
+    for step, worker, variable in np.argwhere(wrong.transpose(2, 1, 0) != 1).tolist():
+        times = wrong[variable, worker, step]
+        yield f"{history.variable(variable)} has {history.gradient(worker, step)}, at {times:.4g} times its weight"
 
 
 def _gradients_due(history: History, worker: Worker, shown: Ints) -> Ints:

@@ -151,8 +151,9 @@ def without_rounding(history: History) -> History:
 def by_weight(history: History) -> History:
     """The same history, in which a gradient of a weighted mean counts for one if it has the share that it should have.
 
-    If all have the same share all the same, it stays as it is, and is ``unweighted``. Where a worker has not said what
-    its gradients count, they count for what they show.
+    If all have the same share all the same, it stays as it is, and is ``unweighted``. In a round of all workers whose
+    shares are others, but together as much, gradients count for one, too: they are ``misweighted``, and none was
+    applied again. Where a worker has not said what its gradients count, they count for what they show.
     """
     shares, held = history.shares, _held(history)
     exact = (history.workload.sizes(history.variables) == 1)[:, None, None]
@@ -163,7 +164,11 @@ def by_weight(history: History) -> History:
     if (there & differ).any() and alike[there].all():
         return replace(history, unweighted=True)
     shares = np.where(said | ~np.isfinite(held) | (held == 0), shares, held)
-    return replace(history, workers=_in_units(history.workers, shares))
+    off = np.abs(held / shares - 1) > np.where(exact, COUNT_TOLERANCE, ROUNDING)
+    whole = np.abs(held.mean(axis=1, keepdims=True) - 1) <= np.where(exact, COUNT_TOLERANCE, ROUNDING)
+    others = whole & there.all(axis=1, keepdims=True) & (held > 0).all(axis=1, keepdims=True) & off
+    wrong = np.where(others, held / shares, 1.0) if others.any() else None
+    return replace(history, workers=_in_units(history.workers, np.where(others, held, shares)), misweighted=wrong)
 
 
 def by_rate(history: History) -> History:
