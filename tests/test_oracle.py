@@ -38,6 +38,7 @@ RARE = {
     "live-is-all": "a mean in which a worker was evicted",
     "live-at-every-other-round": "the same, in a round of an odd number",
     "live-and-the-evicted": "the same",
+    "refused-as-if-applied": "an answer that is lost, of a piece of work that another worker has done",
     "skipped-is-told-taken": "an answer that is lost, in a round that is skipped",
 }
 
