@@ -15,6 +15,7 @@ from psconform.faults.kinds import PACKETS, kinds
 from psconform.faults.partitions import EVERYBODY, Dialled, regions
 from psconform.layout import Layout
 from psconform.runner.training_links import TrainingLinks
+from psconform.targets.reference import reference
 
 from .tiers import first
 
@@ -146,6 +147,12 @@ def test_a_connection_for_each_round_counts():
 
 def drawn(judge, target, faults, seed, **options):
     return judge(target, layout="ps=0,worker=3", steps=60, faults=faults, seed=seed, **options)
+
+
+def test_no_fault_waits_for_a_phase_that_replicas_do_not_have():
+    """Phases are of the chief of ps tasks; a drawn one was never injected."""
+    assert reference(layout=Layout(ps=1, workers=2)).phases
+    assert not reference(layout=Layout(ps=0, workers=2)).phases
 
 
 @pytest.mark.engine

@@ -44,6 +44,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
     Raises:
         BadInput: no such defect, or the layout, the steps or the other options (workload, compression) cannot show it.
     """
+    replicas = layout is not None and not layout.ps
     if defect:
         _check_defect(defect, layout, steps, options)
     if layout is not None and layout.one_client and layout.update == "async":
@@ -75,7 +76,7 @@ def reference(defect: str = "", *, layout: Layout | None = None, steps: int | No
         compressions=("none", "topk"),
         batches=True,
         push_alone=True,
-        phases=PHASES | dict.fromkeys(_phases_of(defect), "worker"),
+        phases={} if replicas else PHASES | dict.fromkeys(_phases_of(defect), "worker"),
         modules={TENSORFLOW: "tensorflow"},
     )
 
