@@ -174,8 +174,9 @@ def by_weight(history: History) -> History:
 def by_rate(history: History) -> History:
     """The same history, in which each gradient counts for one, if their weight follows a schedule: its ``rates``.
 
-    All gradients of a step have it then, of all workers and variables, and it changes at the beginning or towards the
-    end, for a few steps at least. Where it changes for a while in between, gradients may have been applied again.
+    All gradients of a step have it then, of all workers and variables, in every read, and it changes at the beginning
+    or towards the end, for a few steps at least. Where it changes for a while in between, gradients may have been
+    applied again; where a rollback changes the weight of what was applied before, that is R4's.
     """
     held, there = _held(history), history.last.ever
     if not there.any() or not np.isfinite(held[there]).all():
@@ -197,7 +198,11 @@ def by_rate(history: History) -> History:
     steps = np.flatnonzero(shown[first])[begins].tolist()
     units = np.broadcast_to(np.where(shown, most, 1.0), held.shape)
     rates = tuple(zip(steps, series[0][begins].tolist(), strict=True))
-    return replace(history, workers=_in_units(history.workers, units), rates=rates)
+    workers = _in_units(history.workers, units)
+    ends = np.concatenate([end for worker in workers for end in (worker.reads.odd.head, worker.reads.odd.tail)])
+    if ((ends != 0) & ~(np.abs(ends - 1) <= COUNT_TOLERANCE)).any():
+        return history
+    return replace(history, workers=workers, rates=rates)
 
 
 def _changes(rates: Floats, *, before: float) -> Bools:

@@ -26,7 +26,11 @@ if job == "ps":
     if form == "slow-ps": time.sleep(3)
     rounds = Rounds(workers, lambda theta, got, v: (theta - sum(got) / np.float32(len(got))).astype(np.float32))
 
+    looked = [0]                                                        # versions that an evaluator has read
+
     def handle(message):
+        if message[0] == "looked": return max(looked)
+        if message[0] == "look": looked.append(rounds(("pull", 0))[1]); return rounds(("pull", 0))
         if message[0] != "put": return rounds(message)
         with rounds.cond: rounds.theta = message[1]
     serve(listen, handle)
@@ -34,7 +38,7 @@ if job == "evaluator":
     shards = [Client(a) for a in Client(scheduler)("register", job, index)[0]]
     while True:
         for c in shards:
-            theta, version = c("pull", 0)
+            theta, version = c("look", 0)
             if bug == "evaluator-dies" and version > 5: sys.exit(f"unknown version {version}")
             if bug == "evaluator-writes" and version > 5: time.sleep(0.02); c("put", theta)
         time.sleep(0.02)
@@ -52,6 +56,7 @@ for step in range(probe.steps):
     try: asked and asked("register", job, index)
     except ConnectionError:
         while True: time.sleep(1)
+    while bug.startswith("evaluator") and step == 10 and shards[0]("looked") <= 5: time.sleep(0.01)  # it starts by itself
     values = [c("pull", step)[0] for c in shards]
     probe.read(values)
     grads = probe.gradients(step, values)
