@@ -145,7 +145,7 @@ def test_a_queue_of_the_model_is_valid(tmp_path, seed):
 
 
 class DoneTwice(Server):
-    """A piece that somebody else has done is applied again."""
+    """A piece that another worker has done is applied again."""
 
     def push(self, push):
         self.done.clear()

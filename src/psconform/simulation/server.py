@@ -139,7 +139,7 @@ class Server:
         self.done: set[int] = set()  # pieces of the work that were applied
         self.out: dict[int, float] = {}  # by piece, until when no other worker gets it
         self.dealt: dict[tuple[int, int], int] = {}  # by worker and step
-        self.refused: set[tuple[int, int]] = set()  # gradients of pieces that somebody else had done
+        self.refused: set[tuple[int, int]] = set()  # gradients of pieces that another worker had done
         self.gates = 0  # the number of the newest gate that it has heard of
 
     def on(self, message: Message) -> None:
@@ -204,7 +204,7 @@ class Server:
         return OK, self.version
 
     def deal(self, body: tuple[int, int, int]) -> int | str:
-        """A piece of the work for a step of a worker: the same if it asks again, until somebody has done that."""
+        """A piece of the work for a step of a worker: the same if it asks again, until a worker has done that."""
         worker, step, epoch = body
         if not self.serves(epoch):
             return REFUSED
