@@ -60,3 +60,12 @@ def test_what_is_applied_again_is_no_schedule(tmp_path, update, again):
     judged = trained(tmp_path, update, lambda worker, step: 2.0 if again(worker, step) else 1.0)
     assert {"R1", "R2"} <= {*names(judged, "violated")}
     assert "S5" not in names(judged, "violated")
+
+
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_what_is_lost_beside_a_schedule_is_lost(tmp_path, update):
+    judged = trained(
+        tmp_path, update, lambda worker, step: 0.0 if (worker, step) == (1, 9) else 1.0 - 0.9 * (step < 30)
+    )
+    assert "R1" in names(judged, "violated")
+    assert "R2" not in names(judged, "violated")

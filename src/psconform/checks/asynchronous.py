@@ -20,6 +20,8 @@ def apply_on_arrival(history: History) -> Verdict:
     At-least-once, a gradient that was sent n times may be applied up to n times, each time whole. So a row that all
     workers change, as one of an embedding, holds the sum of all gradients that show, unless increments were lost.
 
+    A learning rate that changes with the step is named, as in S5.
+
     With a staleness-aware rate the weight is A4's business, and a gradient only has to show; but no application weighs
     more than one, so that a count above the times that it may be applied is of several.
 

@@ -234,7 +234,7 @@ def _work_lost(history: History) -> list[str]:
     if not _is_all_done(history):
         return []
     done = _done(history)
-    never = (piece for piece in range(history.pieces) if piece not in done)  # pushed; there may be a great many
+    never = (piece for piece in range(history.pieces) if piece not in done)  # no worker pushed these
     spared = {
         piece for grad, pieces in history.work.items() if history.outcomes[grad] != UNKNOWN for piece in pieces
     } | {piece for p in history.poisons for piece in history.work.get((p.worker, p.step), ())}

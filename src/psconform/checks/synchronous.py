@@ -364,6 +364,8 @@ def reduction(history: History) -> Verdict:
     such shares. A weight that (nearly) all gradients share is named; so is a single gradient with a weight that is no
     whole number of applications (whole numbers are duplicates, R1). Where each variable gets the gradient that
     ``probe.gradients`` made for it, a gradient that reaches another variable has another weight there, and is named.
+    A weight that all gradients of a step share, and that changes from step to step, is a learning rate that changes: it
+    is named, and no gradient is called applied again for it. Where it grows to a whole number R1 and R2 are unknown.
     A round in which a gradient was refused, or none was due, may be the mean of the others. A row that all workers
     change, as one of an embedding, must hold the sum of what each of them makes of it, and is not divided otherwise.
 

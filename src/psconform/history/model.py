@@ -185,9 +185,7 @@ class History:
     last_words: Mapping[str, str] = field(default_factory=dict)  # what each task did last, if training stopped early
     dynamic: bool = False  # work is dealt out as workers ask for it, so each takes as many steps as it comes to
     rates: tuple[tuple[int, float], ...] = ()  # where the weight of all gradients changes: from which step, and to what
-    misweighted: Floats | None = (
-        None  # float64[V, W, K]: of a weighted mean, its wrong shares, times those it should have
-    )
+    misweighted: Floats | None = None  # wrong shares of a weighted mean, in those that are right, float64[V, W, K]
     unweighted: bool = False  # gradients of a weighted mean all have the same share
     divisor: str = ""  # of rounds without some workers: initial, live, or mixed; empty: there are none
     calibration: bool = False  # it is the run that was to find the unit of the ledger, and did not come to its end

@@ -191,12 +191,13 @@ def by_rate(history: History) -> History:
         if (np.where(shown, most - least, 0) > COUNT_TOLERANCE * np.where(shown, np.abs(most), 1)).any():
             return history
     series = [most[worker, shown[worker]] for worker in range(len(most)) if shown[worker].any()]
-    if not all(_is_schedule(rates) for rates in series) or _were_sent_again(history.workers, most):
+    weights = np.where(shown, most, 1.0)
+    if not all(_is_schedule(rates) for rates in series) or _were_sent_again(history.workers, weights):
         return history
     first = int(np.argmax(shown.any(axis=1)))
     begins = np.flatnonzero(_changes(series[0], before=np.inf))
     steps = np.flatnonzero(shown[first])[begins].tolist()
-    units = np.broadcast_to(np.where(shown, most, 1.0), held.shape)
+    units = np.broadcast_to(weights, held.shape)
     rates = tuple(zip(steps, series[0][begins].tolist(), strict=True))
     workers = _in_units(history.workers, units)
     ends = np.concatenate([end for worker in workers for end in (worker.reads.odd.head, worker.reads.odd.tail)])
